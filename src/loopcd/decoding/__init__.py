@@ -1,0 +1,19 @@
+"""How the next token is chosen: the rules, the methods, exits, and the generation loop."""
+
+from loopcd.decoding.exits import EarlyExit
+from loopcd.decoding.generate import Generation, generate, stream
+from loopcd.decoding.methods import MTI, Greedy, LoopCD, Method, NoiseCD
+from loopcd.decoding.self_eval import SelfEval
+
+__all__ = [
+    "MTI",
+    "EarlyExit",
+    "Generation",
+    "Greedy",
+    "LoopCD",
+    "Method",
+    "NoiseCD",
+    "SelfEval",
+    "generate",
+    "stream",
+]

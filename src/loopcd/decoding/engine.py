@@ -1,0 +1,50 @@
+"""A model at work: tokens in, the expert's view of the next token out."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from loopcd.decoding.exits import EarlyExit, run_loops
+from loopcd.models.cache import LoopCache
+from loopcd.models.stages import LoopedModel, LoopState, checked_loops
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the expert says about the next token of each row."""
+
+    hidden: Tensor  # [batch, width], what the head reads
+    logits: Tensor  # [batch, vocab] float32
+
+
+class Engine:
+    """A model at work on one batch of texts: the cache, and how many loops are run."""
+
+    def __init__(
+        self,
+        model: LoopedModel,
+        num_loops: int | None = None,
+        exit: EarlyExit | None = None,
+        init_seed: int | Sequence[int] | None = None,
+        cache: LoopCache | None = None,
+        limit: int | None = None,
+    ) -> None:
+        if exit is not None:
+            exit.check(model)
+        self.model, self.exit, self.init_seed = model, exit, init_seed
+        self.num_loops = checked_loops(num_loops, model.num_loops)
+        self.cache = cache or model.new_cache("last" if exit is None else exit.exited, limit)
+
+    def read(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        watch: Callable[[LoopState], None] | None = None,
+    ) -> tuple[Reading, Tensor]:
+        """Run these tokens [batch, time] through the loops; the expert's view of what comes next, and the loops [batch]."""
+        seed = {} if self.init_seed is None else {"init_seed": self.init_seed}
+        state = self.model.begin(input_ids, self.cache, attention_mask=attention_mask, **seed)
+        state, ran = run_loops(self.model, state, self.num_loops, self.exit, watch)
+        hidden = self.model.readout(state.last() if self.model.pointwise_readout else state)[:, -1]
+        return Reading(hidden, self.model.head(hidden).float()), ran

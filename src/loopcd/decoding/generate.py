@@ -1,0 +1,217 @@
+"""`loopcd.generate` and `loopcd.stream`: texts in, texts out."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Literal
+
+import torch
+from transformers.generation.logits_process import LogitsProcessorList, TemperatureLogitsWarper, TopPLogitsWarper
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
+
+from loopcd.decoding.loop import Job, Rows, Sampling, steps
+from loopcd.decoding.methods import Greedy, Method
+from loopcd.decoding.texts import StopTexts, TextPieces, pad_left, trim
+from loopcd.models.stages import LoopedModel
+
+Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What was made of one prompt."""
+
+    text: str  # without special tokens, up to the first stop string
+    token_ids: list[int]  # all that was generated, the end token and a stop string's tokens included
+    finish_reason: Literal["stop", "length"]
+    loops: list[int]  # loops run for each token
+    contested: int  # tokens at whose position more than one was plausible
+    touched: int  # tokens at whose position the method's rule intervened
+    trace: Any = None
+
+
+@dataclass(frozen=True)
+class _Request:
+    """The arguments of a call, checked once."""
+
+    model: LoopedModel
+    tokenizer: Any
+    method: Method
+    max_new_tokens: int
+    stop: tuple[str, ...]
+    temperature: float
+    top_p: float
+    seed: int
+    init_seed: int | None
+    num_loops: int | None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.method, Method):
+            raise ValueError(f"method={self.method!r}: a method such as loopcd.Greedy() or loopcd.LoopCD()")
+        if isinstance(self.max_new_tokens, bool) or not isinstance(self.max_new_tokens, int) or self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens={self.max_new_tokens!r}: a whole number of at least 1")
+        if not isfinite(self.temperature) or self.temperature < 0:
+            raise ValueError(f"temperature={self.temperature}: a number of at least 0 (0 takes the best token)")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p={self.top_p}: above 0, and at most 1")
+        if any(not isinstance(stop, str) or not stop for stop in self.stop):
+            raise ValueError(f"stop={self.stop!r}: stop strings of at least one character")
+        if self.stop and self.tokenizer is None:
+            raise ValueError(f"stop={self.stop!r} needs a tokenizer, but the model came without one")
+
+    def encode(self, prompt: Prompt, name: str) -> list[int]:
+        if isinstance(prompt, str) and self.tokenizer is None:
+            raise ValueError(f"{name} is a text, but the model came without a tokenizer: pass token ids")
+        ids = list(self.tokenizer(prompt).input_ids if isinstance(prompt, str) else prompt)
+        if not ids:
+            raise ValueError(f"{name} is empty: a prompt needs at least one token")
+        if len(ids) >= self.room:
+            raise ValueError(
+                f"{name} has {len(ids)} tokens: the model's context of {self.model.max_context} leaves room for {self.room - 1}"
+            )
+        return ids
+
+    @property
+    def room(self) -> int:
+        return self.model.max_context - self.method.reserve(self.tokenizer)
+
+    def job(self, prompts: Sequence[Sequence[int]], numbers: Sequence[int]) -> Job:
+        """One batch; `numbers` are the prompts' places in the call, from which their draws follow."""
+        pad = self._pad()
+        ids, mask = pad_left(prompts, pad, self.model.device)
+        length = min(ids.shape[1] + self.max_new_tokens, self.room)
+        stopping = StoppingCriteriaList([MaxLengthCriteria(length)])
+        if self.end_tokens():
+            stopping.append(EosTokenCriteria(sorted(self.end_tokens())))
+        if self.stop:
+            stopping.append(StopTexts(self.tokenizer, self.stop, ids.shape[1]))
+        return Job(
+            self.model,
+            ids,
+            None if bool(mask.all()) else mask,
+            stopping,
+            self._sampling(numbers),
+            self.tokenizer,
+            pad_token_id=pad,
+            num_loops=self.num_loops,
+            init_seed=self.init_seed,
+            limit=length,
+            numbers=numbers,
+        )
+
+    def _sampling(self, numbers: Sequence[int]) -> Sampling:
+        if self.temperature == 0:
+            return Sampling()
+        warpers: list[Any] = [TemperatureLogitsWarper(float(self.temperature))]
+        if self.top_p < 1:
+            warpers.append(TopPLogitsWarper(self.top_p))
+        generators = [torch.Generator().manual_seed((self.seed * 1_000_003 + number) % 2**63) for number in numbers]
+        return Sampling(draw=True, processors=LogitsProcessorList(warpers), generators=generators)
+
+    def end_tokens(self) -> set[int]:
+        """Ids that end a text. Checkpoint and tokenizer do not always agree, so either's will do."""
+        config, own = self.model.generation_config, getattr(self.tokenizer, "eos_token_id", None)
+        from_model = config.eos_token_id if config is not None else None
+        listed = from_model if isinstance(from_model, list) else [from_model]
+        return {token for token in (*listed, own) if token is not None}
+
+    def _pad(self) -> int:
+        pad = getattr(self.tokenizer, "pad_token_id", None)
+        return pad if pad is not None else (self.model.config.pad_token_id or 0)
+
+    def generation(self, rows: Rows, row: int) -> Generation:
+        count = int(rows.going[row].sum())
+        tokens = rows.tokens[row, :count].tolist()
+        text, stopped = "", False
+        if self.tokenizer is not None:
+            text, stopped = trim(self.tokenizer.decode(tokens, skip_special_tokens=True), self.stop)
+        return Generation(
+            text=text,
+            token_ids=tokens,
+            finish_reason="stop" if stopped or tokens[-1] in self.end_tokens() else "length",
+            loops=rows.loops[row, :count].tolist(),
+            contested=int(rows.contested[row, :count].sum()),
+            touched=int(rows.touched[row, :count].sum()),
+        )
+
+
+def generate(
+    model: LoopedModel,
+    tokenizer: Any,
+    prompts: str | Sequence[Prompt],
+    method: Method = Greedy(),  # noqa: B008 (frozen)
+    *,
+    max_new_tokens: int = 256,
+    stop: str | Sequence[str] = (),
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    init_seed: int | None = None,
+    batch_size: int = 8,
+    trace: bool = False,
+    num_loops: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Any:
+    """Continue a prompt (a Generation), or each of a list of prompts (a list of them), by the method.
+
+    Prompts of like length run together, `batch_size` at a time; neither that nor their order changes what is made of one.
+    `init_seed=None` is Huginn's zero initial state, an integer draws it. `progress` is called with (done, all).
+    """
+    if trace:
+        raise ValueError("trace=True: traces of the loops cannot be recorded yet")
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f"batch_size={batch_size!r}: a whole number of at least 1")
+    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    request = _Request(model, tokenizer, method, max_new_tokens, stops, temperature, top_p, seed, init_seed, num_loops)
+    single = isinstance(prompts, str)
+    given: Sequence[Prompt] = [prompts] if isinstance(prompts, str) else prompts
+    encoded = [request.encode(prompt, "prompt" if single else f"prompts[{i}]") for i, prompt in enumerate(given)]
+    made: dict[int, Generation] = {}
+    for batch in _batches(encoded, batch_size, request):
+        rows = method.rows(request.job([encoded[i] for i in batch], batch))
+        made.update({number: request.generation(rows, row) for row, number in enumerate(batch)})
+        if progress is not None:
+            progress(len(made), len(encoded))
+    return made[0] if single else [made[i] for i in range(len(encoded))]
+
+
+def _batches(encoded: list[list[int]], size: int, request: _Request) -> Iterator[list[int]]:
+    """Prompts by length; one that may reach the end of the context runs alone, so that it cannot cut others short."""
+    order = sorted(range(len(encoded)), key=lambda i: len(encoded[i]))
+    fitting = [i for i in order if len(encoded[i]) + request.max_new_tokens <= request.room]
+    yield from (fitting[start : start + size] for start in range(0, len(fitting), size))
+    yield from ([i] for i in order[len(fitting) :])
+
+
+def stream(
+    model: LoopedModel,
+    tokenizer: Any,
+    prompt: Prompt,
+    method: Method = Greedy(),  # noqa: B008 (frozen)
+    *,
+    max_new_tokens: int = 256,
+    stop: str | Sequence[str] = (),
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    init_seed: int | None = None,
+    num_loops: int | None = None,
+) -> Iterator[str]:
+    """The text of `generate`, piece by piece as it is made; together the pieces are that text."""
+    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    request = _Request(model, tokenizer, method, max_new_tokens, stops, temperature, top_p, seed, init_seed, num_loops)
+    if tokenizer is None:
+        raise ValueError("stream yields text, but the model came without a tokenizer")
+    job = request.job([request.encode(prompt, "prompt")], [0])
+    made = steps(method, job)
+    return _pieces(made, TextPieces(tokenizer, stops))
+
+
+def _pieces(made: Iterator[Any], pieces: TextPieces) -> Iterator[str]:
+    for step in made:
+        piece = pieces.add(int(step.tokens[0]))
+        if piece:
+            yield piece
+    rest = pieces.end()
+    if rest:
+        yield rest

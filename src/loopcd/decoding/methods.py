@@ -1,0 +1,176 @@
+"""The decoding methods, each a frozen set of settings that can be handed to `generate`.
+
+`model.generate(**inputs, custom_generate=LoopCD())` is transformers' own generate with the method's rule in place of the
+plain logits: processors, stopping criteria, sampling and streamers work as ever. `loopcd.generate` is the short way.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+from loopcd.decoding.engine import Engine
+from loopcd.decoding.exits import EarlyExit
+from loopcd.decoding.loop import Job, Rows, Step, collect, run_custom_generate, steps
+from loopcd.decoding.scoring import GuidedScorer, LoopScorer, NoiseScorer, PlainScorer, Scorer
+from loopcd.decoding.selective import SelectiveScorer, parse_kinds
+from loopcd.models.presets import preset
+from loopcd.models.stages import Coda, LoopedModel, checked_loops
+
+
+@dataclass(frozen=True)
+class Method:
+    """What all methods share. `exit` lets a token leave the loop early; the loop that it leaves at is then the expert."""
+
+    exit: EarlyExit | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.exit is not None and not isinstance(self.exit, EarlyExit):
+            raise ValueError(f"exit={self.exit!r}: an EarlyExit, or None")
+
+    def scorer(self, engine: Engine, tokenizer: Any) -> Scorer:
+        """The method at work on one generation; settings that do not fit the model are refused here."""
+        raise TypeError(f"{type(self).__name__} does not choose token by token")
+
+    def reserve(self, tokenizer: Any) -> int:
+        """Tokens of the context that the method needs beside the text itself."""
+        return 0
+
+    def rows(self, job: Job, on_step: Callable[[Step], None] | None = None) -> Rows:
+        """Run a whole job."""
+        return collect(steps(self, job), on_step)
+
+    def __call__(self, model: LoopedModel, input_ids: Any, streamer: Any = None, tokenizer: Any = None, **kwargs: Any) -> Any:
+        """What transformers calls as `custom_generate`."""
+        return run_custom_generate(self, model, input_ids, streamer=streamer, tokenizer=tokenizer, **kwargs)
+
+
+@dataclass(frozen=True)
+class Greedy(Method):
+    """The expert's own distribution: what `generate` does without a method, also with early exit."""
+
+    def scorer(self, engine: Engine, tokenizer: Any) -> Scorer:
+        return PlainScorer()
+
+
+@dataclass(frozen=True)
+class LoopCD(Method):
+    """Contrast the last loop (the expert) with an early loop (the amateur), over the expert's plausible tokens.
+
+    `amateur_loop` (ℓ_a, counted from 1) and `strength` (λ): the model's preset where None. `plausibility` is α.
+    `coda="own"`: Huginn's amateur is exactly the model stopped at that loop; `"shared"` reads the past through the
+    expert's coda entries instead. `where` restricts it to "hard", "easy", "numeric" or "operator" positions or an
+    intersection ("hard numeric"). `lazy=False` asks the amateur at every position, also where its answer cannot matter.
+    """
+
+    amateur_loop: int | None = None
+    strength: float | None = None
+    plausibility: float = 0.1
+    coda: Coda = "own"
+    where: str = field(default="all", kw_only=True)
+    lazy: bool = field(default=True, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.amateur_loop is not None and (isinstance(self.amateur_loop, bool) or not isinstance(self.amateur_loop, int)):
+            raise ValueError(f"amateur_loop={self.amateur_loop!r}: a whole number of loops")
+        if self.strength is not None:
+            check_strength(self.strength)
+        check_plausibility(self.plausibility)
+        if self.coda not in ("own", "shared"):
+            raise ValueError(f'coda={self.coda!r}: "own" or "shared"')
+        if parse_kinds(self.where) & {"hard", "easy"} and self.exit is not None:
+            raise ValueError(f"where={self.where!r} looks at all loops, so it cannot be combined with exit={self.exit!r}")
+
+    def resolve(self, model: LoopedModel, num_loops: int | None = None) -> tuple[int, float]:
+        """The amateur's loop and the strength for this model, checked against its depth and the exit rule."""
+        loops = checked_loops(num_loops, model.num_loops)
+        default = preset(model, loops)
+        amateur = default.amateur_loop if self.amateur_loop is None else self.amateur_loop
+        if not 1 <= amateur <= loops - 1:
+            raise ValueError(f"amateur_loop={amateur}: from 1 to {loops - 1}, one less than the {loops} loops that are run")
+        if self.exit is not None and self.exit.min_loops <= amateur:
+            raise ValueError(
+                f"exit with min_loops={self.exit.min_loops} could leave at or before amateur_loop={amateur}: "
+                f"set EarlyExit(min_loops={amateur + 1}) or more"
+            )
+        return amateur, default.strength if self.strength is None else self.strength
+
+    def scorer(self, engine: Engine, tokenizer: Any) -> Scorer:
+        amateur, strength = self.resolve(engine.model, engine.num_loops)
+        settings = {"strength": strength, "plausibility": self.plausibility, "lazy": self.lazy}
+        kinds = parse_kinds(self.where)
+        if not kinds:
+            return LoopScorer(engine.model, amateur, self.coda, **settings)
+        if kinds & {"numeric", "operator"}:
+            need_tokenizer(tokenizer, f"where={self.where!r} reads the tokens' text")
+        return SelectiveScorer(
+            engine.model, kinds, tokenizer, engine.num_loops, amateur_loop=amateur, coda=self.coda, **settings
+        )
+
+
+@dataclass(frozen=True)
+class NoiseCD(Method):
+    """Contrast with the head on the expert's own readout plus noise: `noise` is σ, `strength` λ, `plausibility` α."""
+
+    noise: float = 0.5
+    strength: float = 0.3
+    plausibility: float = 0.1
+    seed: int = field(default=0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isfinite(self.noise) or self.noise < 0:
+            raise ValueError(f"noise={self.noise}: a number of at least 0")
+        check_strength(self.strength)
+        check_plausibility(self.plausibility)
+
+    def scorer(self, engine: Engine, tokenizer: Any) -> Scorer:
+        settings = {"strength": self.strength, "plausibility": self.plausibility}
+        return NoiseScorer(engine.model, self.noise, self.seed, **settings)
+
+
+@dataclass(frozen=True)
+class MTI(Method):
+    """Where the entropy exceeds `entropy_threshold` (τ), guidance (`guidance` is ω) away from the negative prompt."""
+
+    entropy_threshold: float = 1.0
+    guidance: float = 1.5
+    negative_prompt: str = "OUTPUT ERROR"
+    plausibility: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isfinite(self.entropy_threshold) or self.entropy_threshold < 0:
+            raise ValueError(f"entropy_threshold={self.entropy_threshold}: a number of at least 0")
+        if not isfinite(self.guidance):
+            raise ValueError(f"guidance={self.guidance}: a number")
+        if not self.negative_prompt:
+            raise ValueError("negative_prompt='': a text of at least one token")
+        check_plausibility(self.plausibility)
+
+    def negative_ids(self, tokenizer: Any) -> list[int]:
+        need_tokenizer(tokenizer, "MTI reads its negative prompt")
+        return tokenizer(self.negative_prompt, add_special_tokens=False).input_ids
+
+    def reserve(self, tokenizer: Any) -> int:
+        return len(self.negative_ids(tokenizer))
+
+    def scorer(self, engine: Engine, tokenizer: Any) -> Scorer:
+        negative = self.negative_ids(tokenizer)
+        return GuidedScorer(engine, negative, self.entropy_threshold, self.guidance, self.plausibility)
+
+
+def check_strength(strength: float) -> None:
+    if not isfinite(strength) or strength < 0:
+        raise ValueError(f"strength={strength}: a number of at least 0")
+
+
+def check_plausibility(plausibility: float) -> None:
+    if not 0 < plausibility <= 1:  # also refuses NaN
+        raise ValueError(f"plausibility={plausibility}: above 0, and at most 1")
+
+
+def need_tokenizer(tokenizer: Any, reason: str) -> None:
+    if tokenizer is None:
+        raise ValueError(f"{reason}: pass the tokenizer, as in generate(..., tokenizer=tokenizer)")

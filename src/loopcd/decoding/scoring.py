@@ -1,0 +1,170 @@
+"""From the final readout of a token to scores over the vocabulary.
+
+A `Scorer` is a method at work on one generation: it watches the loops, then scores. It hands over its scores as `Scores`,
+which name the few tokens that are possible; the whole vocabulary is filled in only where somebody needs it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from loopcd.decoding import rules
+from loopcd.decoding.engine import Engine, Reading
+from loopcd.models.cache import LoopCache
+from loopcd.models.stages import Coda, LoopedModel, LoopState
+
+FEW = 512  # up to so many plausible tokens, their rows of the head are gathered; beyond, the whole head is cheaper
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of each row's possible tokens. `tokens` None: `values` cover the vocabulary in order."""
+
+    values: Tensor  # [batch, n] float32
+    tokens: Tensor | None  # [batch, n]
+    vocab: int
+    contested: Tensor  # [batch] bool, more than one token was plausible
+    touched: Tensor  # [batch] bool, the rule intervened
+
+    def best(self) -> Tensor:
+        """[batch], the token of the highest score; of equal ones the smallest id, as an argmax over the vocabulary takes."""
+        if self.tokens is None:
+            return self.values.argmax(dim=-1)
+        highest = self.values == self.values.amax(dim=-1, keepdim=True)
+        return self.tokens.masked_fill(~highest, self.vocab).amin(dim=-1)
+
+    def full(self) -> Tensor:
+        """[batch, vocab], −∞ for impossible tokens."""
+        if self.tokens is None:
+            return self.values
+        full = self.values.new_full((self.values.shape[0], self.vocab), rules.IMPOSSIBLE)
+        return full.scatter_(1, self.tokens, self.values)
+
+
+class Scorer(Protocol):
+    def watch(self, state: LoopState) -> None:
+        """See the state after each loop."""
+        ...
+
+    def score(self, reading: Reading, cache: LoopCache) -> Scores: ...
+
+
+class PlainScorer:
+    """Greedy: the expert's own logits."""
+
+    def watch(self, state: LoopState) -> None:
+        pass
+
+    def score(self, reading: Reading, cache: LoopCache) -> Scores:
+        nowhere = torch.zeros(reading.logits.shape[0], dtype=torch.bool)
+        return Scores(reading.logits, None, reading.logits.shape[1], contested=nowhere, touched=nowhere)
+
+
+class ContrastScorer:
+    """Contrast with an amateur. What the amateur says is asked for only where a second token is plausible.
+
+    That is exact: where one token is plausible it is the answer whatever the amateur says, and where several are, the
+    amateur's normaliser cancels, so its logits of the plausible tokens are enough.
+    """
+
+    def __init__(self, model: LoopedModel, strength: float, plausibility: float, lazy: bool = True) -> None:
+        self.model, self.strength, self.plausibility, self.lazy = model, strength, plausibility, lazy
+
+    def watch(self, state: LoopState) -> None:
+        pass
+
+    def amateur_hidden(self, reading: Reading) -> Tensor:
+        """[batch, width], what the head reads of the amateur."""
+        raise TypeError(f"{type(self).__name__} does not say who its amateur is")
+
+    def where(self, reading: Reading, contested: Tensor) -> Tensor:
+        """[batch] bool, the rows among the contested ones in which the rule may intervene."""
+        return contested
+
+    def score(self, reading: Reading, cache: LoopCache) -> Scores:
+        logits = reading.logits
+        allowed = rules.plausible(logits, self.plausibility)  # [batch, vocab]
+        count = allowed.sum(dim=-1)
+        contested = count > 1
+        touched = self.where(reading, contested)
+        asked = self.strength > 0 and bool(touched.any())
+        hidden = self.amateur_hidden(reading) if asked or not self.lazy else None
+        tokens = logits.topk(int(count.max()), dim=-1).indices  # [batch, n], the plausible ones first
+        expert, allowed = logits.gather(1, tokens), allowed.gather(1, tokens)
+        amateur = torch.zeros_like(expert)
+        if hidden is not None:
+            amateur[touched] = self._head(hidden[touched], tokens[touched])
+        values = rules.contrast(expert, amateur, self.strength, allowed)
+        return Scores(values, tokens, logits.shape[1], contested.cpu(), touched.cpu())
+
+    def _head(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        if tokens.shape[1] <= FEW:
+            return self.model.head(hidden, tokens).float()
+        return self.model.head(hidden).float().gather(1, tokens)
+
+
+class LoopScorer(ContrastScorer):
+    """The amateur is the model stopped at an early loop."""
+
+    def __init__(self, model: LoopedModel, amateur_loop: int, coda: Coda, **settings: Any) -> None:
+        super().__init__(model, **settings)
+        self.amateur_loop = amateur_loop
+        self.coda: Coda = coda
+        self.parked: Any = None
+
+    def watch(self, state: LoopState) -> None:
+        if state.loop == self.amateur_loop and self.strength > 0:
+            self.parked = self.model.park(state, self.coda)
+
+    def amateur_hidden(self, reading: Reading) -> Tensor:
+        return self.model.read_parked(self.parked)[:, -1]
+
+
+class NoiseScorer(ContrastScorer):
+    """The amateur is the head on the expert's readout with noise added."""
+
+    def __init__(self, model: LoopedModel, noise: float, seed: int, **settings: Any) -> None:
+        super().__init__(model, **settings)
+        self.noise, self.seed, self.step = noise, seed, 0
+
+    def score(self, reading: Reading, cache: LoopCache) -> Scores:
+        self.step += 1
+        return super().score(reading, cache)
+
+    def amateur_hidden(self, reading: Reading) -> Tensor:
+        # the draw belongs to the step, so that it depends neither on the other rows nor on how often it was asked for
+        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + self.step) % 2**63)
+        epsilon = torch.randn(reading.hidden.shape[1], generator=generator)
+        return rules.noisy(reading.hidden, self.noise, epsilon.to(reading.hidden))
+
+
+class GuidedScorer:
+    """MTI: where the expert is uncertain, guidance away from what it says after the negative prompt."""
+
+    def __init__(self, engine: Engine, negative: Sequence[int], threshold: float, weight: float, plausibility: float) -> None:
+        self.engine, self.negative = engine, list(negative)
+        self.threshold, self.weight, self.plausibility = threshold, weight, plausibility
+
+    def watch(self, state: LoopState) -> None:
+        pass
+
+    def score(self, reading: Reading, cache: LoopCache) -> Scores:
+        logits = reading.logits
+        allowed = rules.plausible(logits, self.plausibility)
+        contested = allowed.sum(dim=-1) > 1
+        touched = rules.entropy(logits) > self.threshold
+        values = logits.log_softmax(dim=-1).masked_fill(~allowed, rules.IMPOSSIBLE)
+        if bool(touched.any()):
+            away = self._negative_logits(cache, logits)
+            values = torch.where(touched[:, None], rules.guidance(logits, away, self.weight, allowed), values)
+        return Scores(values, None, logits.shape[1], contested.cpu(), touched.cpu())
+
+    def _negative_logits(self, cache: LoopCache, like: Tensor) -> Tensor:
+        """Read the negative prompt behind the text on the same cache, then take it off again."""
+        prompt = torch.tensor([self.negative], device=like.device).expand(like.shape[0], -1)
+        reading, _ = self.engine.read(prompt)
+        cache.crop(-len(self.negative))
+        return reading.logits

@@ -1,0 +1,116 @@
+"""Self-evaluation: several answers, of which the model keeps the one that it itself judges most likely to be right."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.generation.logits_process import LogitsProcessorList, TemperatureLogitsWarper, TopPLogitsWarper
+
+from loopcd.decoding.engine import Engine
+from loopcd.decoding.loop import Job, Rows, Sampling, Step, collect, steps
+from loopcd.decoding.methods import Greedy, Method, need_tokenizer
+from loopcd.decoding.texts import pad_left, trim
+
+QUESTION = "Q: {question}\nAnswer: {answer}\nIs the above answer correct?\nA) Yes\nB) No\nAnswer:"
+
+
+@dataclass(frozen=True)
+class SelfEval(Method):
+    """Make `candidates` answers (N) and keep the one with the highest z_A − z_B of the paper's yes/no prompt.
+
+    A model that starts from a latent state (Huginn) makes them greedily from N random initial states; any other (Ouro) by
+    sampling with `temperature` and `top_p`: the paper tries (1.0, 0.7) and (0.7, 0.9). `question` takes the question out
+    of a prompt, where the prompt holds more than that (worked examples); the whole prompt is used otherwise.
+    """
+
+    candidates: int = 4
+    temperature: float = 1.0
+    top_p: float = 0.7
+    seed: int = field(default=0, kw_only=True)
+    question: Callable[[str], str] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.candidates, bool) or not isinstance(self.candidates, int) or self.candidates < 1:
+            raise ValueError(f"candidates={self.candidates!r}: a whole number of at least 1")
+        if not isfinite(self.temperature) or self.temperature <= 0:
+            raise ValueError(f"temperature={self.temperature}: a number above 0")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p={self.top_p}: above 0, and at most 1")
+
+    def rows(self, job: Job, on_step: Callable[[Step], None] | None = None) -> Rows:
+        if on_step is not None:
+            raise ValueError("SelfEval cannot be streamed: it knows its answer only when all candidates are written")
+        need_tokenizer(job.tokenizer, "SelfEval asks the model about its answers")
+        labels = label_ids(job.tokenizer)
+        made = [collect(steps(Greedy(exit=self.exit), self._candidate(job, k))) for k in range(self.candidates)]
+        judged = torch.stack([self._judge(job, rows, labels) for rows in made])  # [candidates, batch]
+        return _chosen(made, judged.argmax(dim=0), job.pad_token_id or 0)
+
+    def _candidate(self, job: Job, index: int) -> Job:
+        if job.model.has_initial_state:
+            return replace(job, init_seed=self.seed + index, cache=None)
+        numbers = job.numbers or range(job.input_ids.shape[0])
+        seeds = [(self.seed + index) * 1_000_003 + number for number in numbers]
+        generators = [torch.Generator().manual_seed(seed % 2**63) for seed in seeds]
+        warpers = [TemperatureLogitsWarper(self.temperature), TopPLogitsWarper(self.top_p)]
+        processors = LogitsProcessorList([*(job.sampling.processors or []), *warpers])
+        return replace(job, sampling=Sampling(draw=True, processors=processors, generators=generators), cache=None)
+
+    @torch.no_grad()
+    def _judge(self, job: Job, rows: Rows, labels: tuple[int, int]) -> Tensor:
+        """z_A − z_B of each row's answer [batch], by one pass from the deterministic state."""
+        asked = []
+        for prompt, mask, tokens, going in zip(job.input_ids, _mask(job), rows.tokens, rows.going, strict=True):
+            shown = job.tokenizer.decode(prompt[mask], skip_special_tokens=True)
+            answer = job.tokenizer.decode(tokens[going.to(tokens.device)], skip_special_tokens=True)
+            question = self.question(shown) if self.question is not None else shown
+            asked.append(QUESTION.format(question=question.strip(), answer=trim(answer, _stops(job))[0].strip()))
+        ids = [job.tokenizer(text).input_ids for text in asked]
+        batch, attention = pad_left(ids, job.pad_token_id or 0, job.input_ids.device)
+        reading, _ = Engine(job.model, job.num_loops).read(batch, attention)
+        return reading.logits[:, labels[0]] - reading.logits[:, labels[1]]
+
+
+def label_ids(tokenizer: Any) -> tuple[int, int]:
+    """The ids of the labels " A" and " B", which must be single tokens."""
+    found = []
+    for label in (" A", " B"):
+        ids = tokenizer(label, add_special_tokens=False).input_ids
+        if len(ids) != 1:
+            raise ValueError(f"SelfEval reads the label {label!r} as one token, but this tokenizer makes {len(ids)} of it")
+        found.append(ids[0])
+    if found[0] == found[1]:
+        raise ValueError('SelfEval needs " A" and " B" to be different tokens, but this tokenizer does not tell them apart')
+    return found[0], found[1]
+
+
+def _mask(job: Job) -> Tensor:
+    return torch.ones_like(job.input_ids, dtype=torch.bool) if job.attention_mask is None else job.attention_mask.bool()
+
+
+def _stops(job: Job) -> tuple[str, ...]:
+    return tuple(stop for criterion in job.stopping for stop in getattr(criterion, "stop_strings", ()))
+
+
+def _chosen(made: list[Rows], choice: Tensor, pad: int) -> Rows:
+    """Row b of candidate `choice[b]`, all padded to the longest."""
+    longest = max(rows.tokens.shape[1] for rows in made)
+
+    def gathered(name: str, fill: int | bool) -> Tensor:
+        padded = []
+        for row, candidate in enumerate(choice.tolist()):
+            values = getattr(made[candidate], name)[row]
+            padded.append(torch.cat([values, values.new_full((longest - len(values),), fill)]))
+        return torch.stack(padded)
+
+    return Rows(
+        gathered("tokens", pad),
+        gathered("going", False),
+        gathered("loops", 0),
+        gathered("contested", False),
+        gathered("touched", False),
+    )

@@ -1,0 +1,75 @@
+"""Between text and tokens: padding, stop strings, and text that arrives token by token."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.generation.stopping_criteria import StoppingCriteria
+
+BROKEN = "\ufffd"  # what a tokenizer shows for the first bytes of a character that is not whole yet
+
+
+def pad_left(prompts: Sequence[Sequence[int]], pad: int, device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """Token ids [batch, longest] and their mask."""
+    longest = max(len(prompt) for prompt in prompts)
+    ids = torch.full((len(prompts), longest), pad)
+    mask = torch.zeros(len(prompts), longest, dtype=torch.bool)
+    for row, prompt in enumerate(prompts):
+        ids[row, longest - len(prompt) :] = torch.tensor(prompt)
+        mask[row, longest - len(prompt) :] = True
+    return ids.to(device), mask.to(device)
+
+
+def trim(text: str, stops: Sequence[str]) -> tuple[str, bool]:
+    """The text before the first stop string, and whether there was one."""
+    found = [at for at in (text.find(stop) for stop in stops) if at >= 0]
+    return (text[: min(found)], True) if found else (text, False)
+
+
+class StopTexts(StoppingCriteria):
+    """Stop a row when what it generated (not its prompt) holds one of the stop strings."""
+
+    def __init__(self, tokenizer: Any, stop_strings: Sequence[str], prompt_length: int) -> None:
+        self.tokenizer, self.stop_strings, self.prompt_length = tokenizer, tuple(stop_strings), prompt_length
+        # every token but a part of a character is at least one character long
+        self.window = max(len(stop.encode()) for stop in self.stop_strings) + 4
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        start = max(self.prompt_length, input_ids.shape[1] - self.window)
+        texts = [self.tokenizer.decode(row[start:]) for row in input_ids]
+        hit = [any(stop in text for stop in self.stop_strings) for text in texts]
+        return torch.tensor(hit, device=input_ids.device)
+
+
+class TextPieces:
+    """Text from tokens that arrive one at a time: no piece ends inside a character or inside what may be a stop string."""
+
+    def __init__(self, tokenizer: Any, stops: Sequence[str]) -> None:
+        self.tokenizer, self.stops = tokenizer, tuple(stops)
+        self.tokens: list[int] = []
+        self.shown = 0  # characters given out
+
+    def add(self, token: int) -> str:
+        self.tokens.append(token)
+        text, stopped = self._text()
+        if stopped:
+            return self._give(text)
+        text = text.rstrip(BROKEN)
+        held = max((self._beginning(text, stop) for stop in self.stops), default=0)
+        return self._give(text[: len(text) - held])
+
+    def end(self) -> str:
+        return self._give(self._text()[0])
+
+    def _text(self) -> tuple[str, bool]:
+        return trim(self.tokenizer.decode(self.tokens, skip_special_tokens=True), self.stops)
+
+    def _give(self, text: str) -> str:
+        piece, self.shown = text[self.shown :], max(self.shown, len(text))
+        return piece
+
+    @staticmethod
+    def _beginning(text: str, stop: str) -> int:
+        """How many last characters of the text are the first ones of the stop string."""
+        return max((n for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)

@@ -1,0 +1,345 @@
+"""Huginn (model type `huginn_raven`): a prelude, a core block applied loop after loop, a coda.
+
+    begin     embeddings × √width, prelude                    x = P(√d · E[tokens])
+    advance   core block on state and prelude output          h ← C(A[h, x])
+    readout   shared final norm, coda, the same norm          ln_f(coda(ln_f(h)))
+
+The coda attends, so a readout depends on the readouts before it: it has key/value slots of its own, and so does each early
+readout that is kept up along a text.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import sqrt
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
+from transformers import initialization as init
+
+from loopcd.models.cache import Branch, LoopCache, Slot, Span
+from loopcd.models.layers import RMSNorm, attention, causal_mask, rotary_angles, rotate_neighbours
+from loopcd.models.stages import Coda, LoopedModel, LoopState, Pass, checked_loops, positions_of
+
+
+@strict
+class HuginnConfig(PreTrainedConfig):
+    """The public checkpoint's `config.json`, field for field; what only its training code reads is kept, not used."""
+
+    model_type = "huginn_raven"
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
+    attribute_map = {  # noqa: RUF012
+        "num_attention_heads": "n_heads",
+        "hidden_size": "n_embd",
+        "num_hidden_layers": "n_layers",
+        "max_position_embeddings": "block_size",
+    }
+
+    n_embd: int = 5280
+    n_heads: int = 55
+    num_key_value_heads: int | None = None
+    n_layers: int | None = None  # of prelude, core and coda together
+    n_layers_in_prelude: int = 2
+    n_layers_in_recurrent_block: int = 4
+    n_layers_in_coda: int = 2
+    mean_recurrence: int = 32
+    intermediate_size: int = 17920
+    block_size: int = 4096
+    vocab_size: int = 65536
+    head_dim: int | None = None
+    norm_eps: float = 1e-6
+    qk_bias: bool = True
+    rope_base: int | float = 50_000
+    tie_embeddings: bool = True
+    tie_word_embeddings: bool = True
+    use_cache: bool = True
+    initializer_range: float | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.n_embd % self.n_heads or (self.n_embd // self.n_heads) % 2:
+            raise ValueError(f"n_embd={self.n_embd} does not divide into n_heads={self.n_heads} heads of even size")
+        self.head_dim = self.n_embd // self.n_heads
+        self.num_key_value_heads = self.num_key_value_heads or self.n_heads
+        self.n_layers = self.n_layers_in_prelude + self.n_layers_in_recurrent_block + self.n_layers_in_coda
+        # a saved untied model carries both names of the same switch; either says untied
+        self.tie_embeddings = self.tie_word_embeddings = self.tie_embeddings and self.tie_word_embeddings
+        super().__post_init__(**kwargs)
+
+    @property
+    def initial_std(self) -> float:
+        return sqrt(2 / (5 * self.n_embd))
+
+
+class HuginnAttention(nn.Module):
+    is_causal = True
+
+    def __init__(self, config: HuginnConfig) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = config.n_heads, config.num_key_value_heads or 0, config.head_dim or 0
+        self.num_key_value_groups = self.heads // self.kv_heads
+        self.config = config
+        self.Wqkv = nn.Linear(config.n_embd, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=False)
+        self.qk_bias = nn.Parameter(torch.zeros(2, 1, self.heads, self.head_dim)) if config.qk_bias else None
+        self.proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
+
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, slot: Slot | None, span: Span) -> Tensor:
+        rows, time, _ = x.shape
+        rotated = self.heads + self.kv_heads
+        qkv = self.Wqkv(x).view(rows, time, -1, self.head_dim)  # [rows, time, heads + 2 kv_heads, head_dim]
+        qk, value = qkv[:, :, :rotated], qkv[:, :, rotated:]
+        if self.qk_bias is not None:
+            qk = qk + self._bias()
+        qk = rotate_neighbours(qk.float(), *rotary).to(value.dtype).transpose(1, 2)
+        query, key = qk[:, : self.heads], qk[:, self.heads :]
+        value = value.transpose(1, 2)
+        if slot is not None:
+            key, value = slot.update(key, value, span)
+        return self.proj(attention(self, query, key, value, mask, self.config._attn_implementation or "sdpa"))
+
+    def _bias(self) -> Tensor:
+        """[heads + kv_heads, head_dim]; the checkpoint has as many rows for the keys as for the queries."""
+        assert self.qk_bias is not None
+        flat = self.qk_bias.view(-1, self.head_dim)
+        return flat if self.kv_heads == self.heads else flat[: self.heads + self.kv_heads]
+
+
+class HuginnMLP(nn.Module):
+    def __init__(self, config: HuginnConfig) -> None:
+        super().__init__()
+        self.fc = nn.Linear(config.n_embd, 2 * config.intermediate_size, bias=False)
+        self.proj = nn.Linear(config.intermediate_size, config.n_embd, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        both = self.fc(x)
+        half = both.shape[-1] // 2
+        return self.proj(F.silu(both[..., :half]) * both[..., half:])
+
+
+class HuginnLayer(nn.Module):
+    """The sandwich: each norm stands outside the residual sum."""
+
+    def __init__(self, config: HuginnConfig) -> None:
+        super().__init__()
+        self.norm_1, self.norm_2, self.norm_3, self.norm_4 = (RMSNorm(config.n_embd, config.norm_eps) for _ in range(4))
+        self.attn = HuginnAttention(config)
+        self.mlp = HuginnMLP(config)
+
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, slot: Slot | None, span: Span) -> Tensor:
+        x = self.norm_2(self.attn(self.norm_1(x), rotary, mask, slot, span) + x)
+        return self.norm_4(self.mlp(self.norm_3(x)) + x)
+
+
+class HuginnForCausalLM(LoopedModel):
+    config_class = HuginnConfig
+    base_model_prefix = "transformer"
+    _no_split_modules = ["HuginnLayer"]  # noqa: RUF012
+    _tied_weights_keys = {"lm_head.weight": "transformer.wte.weight"}  # noqa: RUF012
+    # the stored rotary table may have been rounded to bfloat16: it is computed in float32 instead
+    _keys_to_ignore_on_load_unexpected = [r"^freqs_cis$"]  # noqa: RUF012
+    has_initial_state = True
+    pointwise_readout = False
+
+    def __init__(self, config: HuginnConfig) -> None:
+        super().__init__(config)
+        self.transformer = nn.ModuleDict(
+            {
+                "wte": nn.Embedding(config.vocab_size, config.n_embd),
+                "prelude": nn.ModuleList(HuginnLayer(config) for _ in range(config.n_layers_in_prelude)),
+                "adapter": nn.Linear(2 * config.n_embd, config.n_embd, bias=False),
+                "core_block": nn.ModuleList(HuginnLayer(config) for _ in range(config.n_layers_in_recurrent_block)),
+                "coda": nn.ModuleList(HuginnLayer(config) for _ in range(config.n_layers_in_coda)),
+                "ln_f": RMSNorm(config.n_embd, config.norm_eps),
+            }
+        )
+        self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.transformer["wte"]
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.transformer["wte"] = value
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        config: HuginnConfig = self.config  # pyright: ignore[reportAssignmentType]
+        std = config.initial_std
+        depth = config.n_layers_in_prelude + config.n_layers_in_coda
+        depth += config.n_layers_in_recurrent_block * config.mean_recurrence
+        if isinstance(module, HuginnAttention | HuginnMLP):
+            init.normal_(module.proj.weight, std=std / sqrt(2 * depth))
+            init.normal_(module.Wqkv.weight if isinstance(module, HuginnAttention) else module.fc.weight, std=std)
+            if isinstance(module, HuginnAttention) and module.qk_bias is not None:
+                init.zeros_(module.qk_bias)
+        elif isinstance(module, RMSNorm):
+            init.ones_(module.weight)
+        elif module in (self.transformer["wte"], self.transformer["adapter"], self.lm_head):
+            init.normal_(module.weight, std=std)  # pyright: ignore[reportArgumentType]
+
+    # -- where the slots are: prelude, coda, then the core loop by loop ------------------------------------------------
+
+    @property
+    def num_loops(self) -> int:
+        return self.config.mean_recurrence
+
+    def set_num_loops(self, num_loops: int) -> None:
+        self.config.mean_recurrence = checked_loops(num_loops, 0)
+
+    def loop_slots(self, loop: int) -> Sequence[int]:
+        core = self.config.n_layers_in_recurrent_block
+        first = self.config.n_layers_in_prelude + self.config.n_layers_in_coda + (loop - 1) * core
+        return range(first, first + core)
+
+    def slot_count(self, num_loops: int | None = None) -> int:
+        return self.loop_slots(num_loops or self.num_loops).stop  # pyright: ignore[reportAttributeAccessIssue]
+
+    # -- the four stages ----------------------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        input_ids: Tensor | None = None,
+        cache: LoopCache | None = None,
+        *,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        init_seed: int | Sequence[int] | None = None,
+        init_state: Tensor | None = None,
+    ) -> LoopState:
+        """`init_seed` draws the initial state (one seed, or one a row), `init_state` gives it; zero otherwise."""
+        x = self.embedded(input_ids, inputs_embeds) * sqrt(self.config.n_embd)
+        tokens, position_ids = self.open_pass(x, cache, attention_mask, position_ids)
+        rotary = self._rotary(position_ids)
+        slots = range(self.config.n_layers_in_prelude)
+        x = _through(self.transformer["prelude"], x, rotary, tokens.mask, _slots(cache, slots), tokens.span)
+        if init_state is None:
+            init_state = self.initial_state(x, position_ids, init_seed)
+        return LoopState(init_state, 0, Pass(tokens.span, cache, tokens.mask, rotary, injected=x))
+
+    def advance(self, state: LoopState) -> LoopState:
+        tokens = state.tokens
+        assert tokens.injected is not None
+        x = self.transformer["adapter"](torch.cat([state.hidden, tokens.injected], dim=-1))
+        slots = _slots(tokens.cache, self.loop_slots(state.loop + 1))
+        mask = tokens.mask_at(state.loop + 1)
+        x = _through(self.transformer["core_block"], x, tokens.rotary, mask, slots, tokens.span)
+        return LoopState(x, state.loop + 1, tokens)
+
+    def readout(self, state: LoopState) -> Tensor:
+        tokens = state.tokens
+        slots = _slots(tokens.cache, self._coda_slots)
+        return self._coda(state.hidden, tokens.rotary, tokens.mask, slots, tokens.span)
+
+    def _coda(self, x: Tensor, rotary: Any, mask: Tensor | None, slots: Sequence[Slot | None], span: Span) -> Tensor:
+        norm = self.transformer["ln_f"]
+        return norm(_through(self.transformer["coda"], norm(x), rotary, mask, slots, span))
+
+    @property
+    def _coda_slots(self) -> range:
+        first = self.config.n_layers_in_prelude
+        return range(first, first + self.config.n_layers_in_coda)
+
+    def _rotary(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        angles = rotary_angles(position_ids, self.config.rope_base, self.config.head_dim).repeat_interleave(2, dim=-1)
+        sign = torch.tensor([-1.0, 1.0], device=angles.device).repeat(angles.shape[-1] // 2)
+        return angles.cos()[:, :, None], (angles.sin() * sign)[:, :, None]  # each [rows, time, 1, head_dim]
+
+    def initial_state(self, like: Tensor, position_ids: Tensor, seed: int | Sequence[int] | None) -> Tensor:
+        """Zero; or by `seed` the Gaussian, cut off at three deviations, that training starts from: a fixed draw a position."""
+        if seed is None:
+            return torch.zeros_like(like)
+        seeds = [seed] if isinstance(seed, int) else list(seed)
+        if len(seeds) not in (1, like.shape[0]):
+            raise ValueError(f"init_seed has {len(seeds)} seeds for {like.shape[0]} rows: give one, or one a row")
+        drawn_for = range(int(position_ids.min()), int(position_ids.max()) + 1)
+        drawn = [_drawn_states(each, drawn_for, like.shape[-1], self.config.initial_std) for each in seeds]
+        table = torch.stack(drawn).to(like)  # [1 or batch, positions, width]
+        rows = torch.arange(len(seeds), device=like.device)[:, None]
+        return (table[rows, position_ids - drawn_for.start] * sqrt(self.config.n_embd)).expand_as(like)
+
+    # -- early readouts -----------------------------------------------------------------------------------------------
+
+    def park(self, state: LoopState, coda: Coda = "own") -> "Parked":
+        cache = state.tokens.cache
+        if cache is None:
+            raise ValueError("an early readout is kept up along a text: it needs a cache")
+        if coda == "shared":
+            return Parked(state, None)
+        branch = cache.branch(("coda", state.loop), self.config.n_layers_in_coda)
+        branch.pending.append(state.hidden)
+        return Parked(state, branch)
+
+    def read_parked(self, parked: "Parked") -> Tensor:
+        if parked.branch is None:
+            return self._read_shared(parked.state)
+        return self._catch_up(parked.branch, parked.state.tokens)
+
+    def _catch_up(self, branch: Branch, tokens: Pass) -> Tensor:
+        """Send all parked latents through the coda of this branch, and give the last token's readout."""
+        cache, stop = tokens.cache, tokens.span.stop
+        assert cache is not None
+        span = Span(cache.batch, branch.done, stop)
+        x = torch.cat(branch.pending, dim=1)  # [batch, pending, width]
+        valid = None if cache.valid is None else cache.valid[:, :stop]
+        mask = causal_mask(span, x.device, valid, self.config._attn_implementation or "sdpa")
+        positions = positions_of(span, valid, x.device)
+        hidden = self._coda(x, self._rotary(positions), mask, branch.slots, span)
+        branch.done, branch.pending = stop, []
+        return hidden[:, -1:]
+
+    def _read_shared(self, state: LoopState) -> Tensor:
+        """The last token alone, the tokens before it seen by what the final readouts left in the coda's slots."""
+        tokens = state.tokens
+        assert tokens.cache is not None
+        stop = tokens.span.stop
+        span = Span(tokens.span.batch, stop - 1, stop, rows=tokens.span.rows)
+        slots = [tokens.cache.slot(index) for index in self._coda_slots]
+        before = [slot.read(span) if slot.is_initialized else None for slot in slots]
+        mask = None if tokens.mask is None else tokens.mask[:, :, -1:]
+        rotary = tuple(part[:, -1:] for part in tokens.rotary)
+        hidden = self._coda(state.hidden[:, -1:], rotary, mask, slots, span)
+        for slot, saved in zip(slots, before, strict=True):
+            if saved is not None:  # the final readout's entries stay
+                slot.update(saved[0].transpose(1, 2), saved[1].transpose(1, 2), span)
+        return hidden
+
+
+class Parked:
+    """A state kept for an early readout."""
+
+    __slots__ = ("branch", "state")
+
+    def __init__(self, state: LoopState, branch: Branch | None) -> None:
+        self.state, self.branch = state, branch
+
+
+def _through(layers: Any, x: Tensor, rotary: Any, mask: Tensor | None, slots: Sequence[Slot | None], span: Span) -> Tensor:
+    for layer, slot in zip(layers, slots, strict=True):
+        x = layer(x, rotary, mask, slot, span)
+    return x
+
+
+def _slots(cache: LoopCache | None, indices: Sequence[int]) -> Sequence[Slot | None]:
+    return [None if cache is None else cache.slot(index) for index in indices]
+
+
+DRAWN_AT_ONCE = 64  # positions
+
+
+def _drawn_states(seed: int, positions: range, width: int, std: float) -> Tensor:
+    """[positions, width] of noise in which a position's draw depends on the seed and the position alone."""
+    first, last = positions.start // DRAWN_AT_ONCE, (positions.stop - 1) // DRAWN_AT_ONCE
+    blocks = torch.cat([_drawn_block(seed, block, width, std) for block in range(first, last + 1)])
+    return blocks[positions.start - first * DRAWN_AT_ONCE :][: len(positions)]
+
+
+@lru_cache(maxsize=16)
+def _drawn_block(seed: int, block: int, width: int, std: float) -> Tensor:
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + block) % 2**63)
+    return nn.init.trunc_normal_(torch.empty(DRAWN_AT_ONCE, width), std=std, a=-3 * std, b=3 * std, generator=generator)

@@ -1,0 +1,98 @@
+"""What the families share: the norm, rotary positions, attention and its masks."""
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from loopcd.models.cache import Span
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm in float32, cast back to the working dtype, then times the weight."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype != torch.float32:
+            return F.rms_norm(x.float(), self.weight.shape, None, self.eps).to(x.dtype) * self.weight
+        if x.is_cpu and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            return self._few_small_steps(x)
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+    def _few_small_steps(self, x: Tensor) -> Tensor:
+        # PyTorch has no fused kernel of this norm for CPUs; for one token its composite costs more than the attention
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        scale = torch.addcmul(_scalar(self.eps), norm, norm, value=1 / x.shape[-1]).rsqrt_()
+        return torch.mul(x, scale).mul_(self.weight)
+
+
+@lru_cache(maxsize=8)
+def _scalar(value: float) -> Tensor:
+    return torch.tensor(value)
+
+
+def rotary_angles(positions: Tensor, base: float, head_dim: int) -> Tensor:
+    """Angles [rows, time, head_dim / 2] in float32 for positions [rows, time]."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim
+    return positions[..., None].float() * (1.0 / base**exponents)
+
+
+def rotate_neighbours(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the pairs (2i, 2i + 1) of the last dimension; `sin` carries the sign of each element."""
+    swapped = x.view(*x.shape[:-1], x.shape[-1] // 2, 2).flip(-1).view(x.shape)
+    return torch.addcmul(x * cos, swapped, sin)
+
+
+def rotate_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the pairs (i, i + head_dim / 2) of the last dimension; `sin` carries the sign of each element."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
+
+
+def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, implementation: str) -> Tensor:
+    """Attention by transformers' interface: [rows, heads, time, head_dim] -> [rows, time, heads × head_dim]."""
+    function = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention)
+    output, _ = function(module, query, key, value, mask, scaling=query.shape[-1] ** -0.5, dropout=0.0)
+    return output.view(*output.shape[:2], -1)
+
+
+def eager_attention(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, **_: Any
+) -> tuple[Tensor, Tensor]:
+    """Attention written out, with the probabilities in float32."""
+    if module.num_key_value_groups > 1:
+        key = key.repeat_interleave(module.num_key_value_groups, dim=1)
+        value = value.repeat_interleave(module.num_key_value_groups, dim=1)
+    scores = query @ key.transpose(2, 3) * scaling  # [rows, heads, time, columns]
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    weights = scores.softmax(dim=-1, dtype=torch.float32).to(query.dtype)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+def causal_mask(span: Span, device: torch.device, valid: Tensor | None, implementation: str) -> Tensor | None:
+    """Which columns each new token sees, in the form that the attention implementation takes.
+
+    None where plain causal attention is meant. Otherwise bool [rows or 1, 1, time, columns]; flash attention takes
+    [rows, columns] instead, and only where every row has the same columns.
+    """
+    if "flash" in implementation:
+        if span.columns is not None:
+            raise ValueError(f"attn_implementation={implementation!r} cannot serve rows of different lengths: use 'sdpa'")
+        return valid
+    plain = span.time == 1 or (span.start == 0 and implementation != "eager")
+    if valid is None and span.columns is None and plain:
+        return None
+    own = torch.arange(span.start, span.stop, device=device)[None] if span.columns is None else span.columns
+    columns = torch.arange(span.stop, device=device)
+    mask = columns <= own[..., None]  # [rows or 1, time, columns]
+    if valid is not None:
+        # a padded token still sees itself: a softmax over nothing would be NaN
+        mask = mask & (valid[:, None, :] | (columns == own[..., None]))
+    return mask[:, None]

@@ -1,0 +1,131 @@
+"""`loopcd.load`: a looped model and its tokenizer by name, folder or hub id."""
+
+import re
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from loopcd.models import checkpoint
+from loopcd.models.memory import free_bytes, gigabytes
+from loopcd.models.presets import FAMILIES, PUBLIC
+from loopcd.models.stages import LoopedModel, checked_loops
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_WANTED = ["*.json", "*.safetensors", "tokenizer*", "*.model", "*.txt", "*.jinja"]
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def load(
+    name: str | Path,
+    *,
+    dtype: str | torch.dtype | None = None,
+    device: str | torch.device | None = None,
+    num_loops: int | None = None,
+    attn_implementation: str | None = None,
+) -> tuple[LoopedModel, PreTrainedTokenizerBase | None]:
+    """A model, ready to generate, and its tokenizer (None where the folder has none).
+
+    `name` is a built-in model, a folder, or a hub id. `dtype` is the checkpoint's own unless given; `num_loops` runs
+    fewer or more loops than the model was trained for.
+    """
+    wanted_dtype, wanted_device = checked_dtype(dtype), checked_device(device)
+    if num_loops is not None:
+        checked_loops(num_loops, 0)
+    folder = find(name)
+    config = checkpoint.read_config(folder)
+    family = FAMILIES.get(config.get("model_type", ""))
+    if family is None:
+        raise ValueError(f"{name} has model type {config.get('model_type')!r}: looped models are {', '.join(FAMILIES)}")
+    files = checkpoint.weight_files(folder)
+    checkpoint.check_readable(files)
+    _check_room(name, files, wanted_device)
+    model = _read(family, folder, wanted_dtype, attn_implementation)
+    checkpoint.check_finite(model, name)
+    if num_loops is not None:
+        model.set_num_loops(num_loops)
+    return model.to(wanted_device).eval(), _tokenizer(folder)  # pyright: ignore[reportArgumentType]
+
+
+def built_in() -> dict[str, Path]:
+    """The models that come with the package."""
+    assets = Path(str(resources.files("loopcd"))) / "assets"
+    return {path.parent.name: path.parent for path in sorted(assets.glob("*/config.json"))}
+
+
+def find(name: str | Path) -> Path:
+    """The folder of a built-in model, of a local one, or of one downloaded from the hub."""
+    if str(name) in built_in():
+        return built_in()[str(name)]
+    if Path(name).is_dir():
+        return Path(name)
+    known = ", ".join([*built_in(), *PUBLIC])
+    if Path(name).is_file():
+        raise ValueError(f"{name} is a file: name the folder that holds config.json and the weights")
+    if not _HUB_ID.fullmatch(str(name)) or str(name).startswith("."):
+        raise ValueError(f"there is no model {str(name)!r}: name one of {known}, a folder, or a hub id OWNER/NAME")
+    try:
+        return Path(snapshot_download(str(name), allow_patterns=_WANTED))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(
+            f"{str(name)!r} is no folder here and could not be had from the hub ({reason}): known are {known}"
+        ) from error
+
+
+def checked_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
+    if dtype is None or dtype in DTYPES.values():
+        return dtype  # pyright: ignore[reportReturnType]
+    if isinstance(dtype, str) and dtype.removeprefix("torch.") in DTYPES:
+        return DTYPES[dtype.removeprefix("torch.")]
+    raise ValueError(f"dtype={str(dtype)!r}: one of {', '.join(DTYPES)}")
+
+
+def checked_device(device: str | torch.device | None) -> torch.device:
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        wanted = torch.device(device)
+        torch.empty(0, device=wanted)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        available = "cpu, cuda" if torch.cuda.is_available() else "cpu"
+        raise ValueError(f"device={str(device)!r} cannot be used here (available: {available})") from error
+    return wanted
+
+
+def _check_room(name: object, files: list[Path], device: torch.device) -> None:
+    needed, free = sum(path.stat().st_size for path in files), free_bytes(device)
+    if free is not None and needed > free:
+        raise MemoryError(f"the weights of {name} take {gigabytes(needed)}, but {gigabytes(free)} are free on {device}")
+
+
+def _read(family: type[LoopedModel], folder: Path, dtype: torch.dtype | None, attn_implementation: str | None) -> LoopedModel:
+    options: dict[str, Any] = {"dtype": dtype or "auto", "output_loading_info": True}
+    if attn_implementation is not None:
+        options["attn_implementation"] = attn_implementation
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        model, info = family.from_pretrained(folder, **options)
+    except RuntimeError as error:  # transformers raises these for weights of the wrong shape
+        raise ValueError(f"the checkpoint {folder} does not fit its config.json: {error}") from error
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
+    checkpoint.check_names(folder, info)
+    return model
+
+
+def _tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
+        return None
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.padding_side = "left"
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer

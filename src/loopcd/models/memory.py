@@ -1,0 +1,60 @@
+"""How much memory a looped model's cache takes, told in advance."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from loopcd.models.stages import LoopedModel
+
+
+def cache_bytes(
+    model: "LoopedModel",
+    tokens: int,
+    batch: int = 1,
+    num_loops: int | None = None,
+    dtype: torch.dtype | None = None,
+) -> int:
+    """Bytes of keys and values: slots × tokens × heads × head size × 2, growth slack (at most half) not counted."""
+    config = model.config
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    size = (dtype or model.dtype).itemsize
+    return 2 * model.slot_count(num_loops) * tokens * batch * heads * head_dim * size
+
+
+def free_bytes(device: torch.device | str) -> int | None:
+    """Memory that is free on the device, or None where that cannot be known."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if device.type == "cpu" and hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
+        return _linux_available() or os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def _linux_available() -> int | None:
+    # SC_AVPHYS_PAGES counts the page cache as taken; the kernel's own estimate does not
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None
+
+
+def check_memory(model: "LoopedModel", tokens: int, batch: int, num_loops: int | None = None) -> None:
+    """Refuse a prompt whose cache cannot fit, before anything is computed."""
+    needed, free = cache_bytes(model, tokens, batch, num_loops), free_bytes(model.device)
+    if free is not None and needed > free:
+        raise MemoryError(
+            f"the cache of {batch} × {tokens} tokens takes {gigabytes(needed)} ({model.slot_count(num_loops)} slots of keys "
+            f"and values), but {gigabytes(free)} are free on {model.device}: use fewer rows, tokens or loops"
+        )
+
+
+def gigabytes(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e7 else f"{count / 1e6:.2f} MB"

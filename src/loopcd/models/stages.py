@@ -1,0 +1,349 @@
+"""What a looped model is: four stages, and everything that follows from them.
+
+    begin(input_ids, cache, …)  -> state      embeddings and, for Huginn, the prelude
+    advance(state)              -> state      one more loop
+    readout(state)              -> hidden     what the head reads
+    head(hidden, tokens=None)   -> logits     all of the vocabulary, or only the given token ids
+
+A family implements these (and says where its key/value slots are); the forward pass, generation through transformers and
+early readouts are written here once. Decoding methods, exit rules and drafts are written against the stages as well.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+from transformers import GenerationMixin, PreTrainedModel
+from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from loopcd.models.cache import LoopCache, Span
+from loopcd.models.checkpoint import weight_files
+from loopcd.models.layers import causal_mask
+from loopcd.models.memory import check_memory
+
+Coda = Literal["own", "shared"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What stays the same while the tokens of one pass go through the loops."""
+
+    span: Span
+    cache: LoopCache | None
+    mask: Tensor | None  # see layers.causal_mask
+    rotary: Any  # the family's own form of the positions
+    injected: Tensor | None = None  # [rows, time, width], what Huginn's loops are fed beside the state
+
+    def mask_at(self, loop: int) -> Tensor | None:
+        """The mask of loop `loop` (1 is the first): columns that left before it may be unseen."""
+        seen = None if self.cache is None else self.cache.seen_at(loop)
+        if seen is None:
+            return self.mask
+        rows = slice(None) if self.span.rows is None else self.span.rows
+        seen = seen[rows, None, None, : self.span.stop]  # [rows, 1, 1, columns]
+        if self.mask is not None:
+            return self.mask & seen
+        if self.span.time == 1:
+            return seen  # one token, which sees all of the past
+        # a whole prompt, for which no mask means a causal one
+        time = self.span.time
+        return seen & torch.ones(time, time, dtype=torch.bool, device=seen.device).tril()
+
+    def keep(self, index: Tensor) -> "Pass":
+        """The same pass for the rows at `index` only."""
+        return replace(
+            self,
+            span=self.span.keep(index),
+            mask=self.mask[index] if self.mask is not None and self.mask.shape[0] > 1 else self.mask,
+            rotary=_rows_of(self.rotary, index),
+            injected=None if self.injected is None else self.injected[index],
+        )
+
+
+def _rows_of(rotary: Any, index: Tensor) -> Any:
+    if isinstance(rotary, tuple):
+        return tuple(_rows_of(part, index) for part in rotary)
+    return rotary[index] if rotary.shape[0] > 1 else rotary
+
+
+@dataclass(frozen=True, slots=True)
+class LoopState:
+    """The latent state after `loop` loops."""
+
+    hidden: Tensor  # [rows, time, width]
+    loop: int
+    tokens: Pass
+    extra: Tensor | None = None  # a second latent, where a family has one (HRM-Text's low-level state)
+
+    def keep(self, index: Tensor) -> "LoopState":
+        """The state of the rows at `index` only: the others left the loop."""
+        extra = None if self.extra is None else self.extra[index]
+        return LoopState(self.hidden[index], self.loop, self.tokens.keep(index), extra)
+
+    def last(self) -> "LoopState":
+        """The state of the last token only, for a readout of nothing else."""
+        if self.hidden.shape[1] == 1:
+            return self
+        return replace(self, hidden=self.hidden[:, -1:])
+
+
+class LoopedModel(PreTrainedModel, GenerationMixin):
+    """The stages' interface and what is built on it; the families derive from this."""
+
+    supports_gradient_checkpointing = False
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_attention_backend = True
+    _skip_keys_device_placement: ClassVar[list[str]] = ["past_key_values"]  # pyright: ignore
+    _is_stateful = False
+
+    has_initial_state: ClassVar[bool] = False  # True where the loops start from a latent that can be drawn (Huginn)
+    pointwise_readout: ClassVar[bool] = True  # False where a readout attends to other tokens' readouts (Huginn's coda)
+
+    # -- the four stages, and where the slots are ---------------------------------------------------------------------
+
+    def begin(self, input_ids: Tensor | None = None, cache: LoopCache | None = None, **kwargs: Any) -> LoopState:
+        raise TypeError(f"{type(self).__name__} does not say how a pass begins")
+
+    def advance(self, state: LoopState) -> LoopState:
+        raise TypeError(f"{type(self).__name__} does not say how it loops")
+
+    def readout(self, state: LoopState) -> Tensor:
+        raise TypeError(f"{type(self).__name__} does not say what its head reads")
+
+    def head(self, hidden: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """Logits [..., vocab], or of the token ids `tokens` [..., n] only."""
+        if tokens is None:
+            return self.lm_head(hidden)
+        rows = self.lm_head.weight[tokens]  # [..., n, width]
+        return (rows @ hidden[..., None]).squeeze(-1)
+
+    def loop_slots(self, loop: int) -> Sequence[int]:
+        """The cache slots that loop `loop` (1 is the first) writes."""
+        raise TypeError(f"{type(self).__name__} does not say where its keys are")
+
+    def slot_count(self, num_loops: int | None = None) -> int:
+        """Key/value slots of a cache after `num_loops` loops, early readouts not counted."""
+        raise TypeError(f"{type(self).__name__} does not say how many slots it needs")
+
+    @property
+    def num_loops(self) -> int:
+        """Loops that a token runs unless a call says otherwise."""
+        raise TypeError(f"{type(self).__name__} does not say how often it loops")
+
+    def set_num_loops(self, num_loops: int) -> None:
+        """Let every token run `num_loops` loops from now on."""
+        raise TypeError(f"{type(self).__name__} does not say how its number of loops is set")
+
+    @property
+    def max_context(self) -> int:
+        return self.config.max_position_embeddings
+
+    # -- early readouts -----------------------------------------------------------------------------------------------
+
+    def park(self, state: LoopState, coda: Coda = "own") -> Any:
+        """Keep what an early readout of this state needs; `read_parked` reads it. Call it before the final readout."""
+        return self.readout(state.last())
+
+    def read_parked(self, parked: Any) -> Tensor:
+        """What the head would read for the last token, had the model stopped at the parked state: [batch, 1, width]."""
+        return parked
+
+    # -- helpers for the families -------------------------------------------------------------------------------------
+
+    def open_pass(
+        self,
+        embeddings: Tensor,
+        cache: LoopCache | None,
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None,
+    ) -> tuple[Pass, Tensor]:
+        """The pass of these embeddings [batch, time, width] and its positions [batch or 1, time]."""
+        batch, time, _ = embeddings.shape
+        new = None if attention_mask is None else attention_mask[:, -time:].bool()
+        if new is not None and not torch.compiler.is_compiling() and bool(new.all()):
+            new = None  # nothing of these tokens is padding
+        if cache is None:
+            span, valid = Span(batch, 0, time), new
+        else:
+            span = cache.open(batch, time, new)
+            valid = cache.valid
+        if position_ids is None:
+            position_ids = positions_of(span, valid, embeddings.device)
+        if span.stop > self.max_context and (valid is None or int(position_ids.max()) >= self.max_context):
+            raise ValueError(f"{span.stop} tokens do not fit the model's context of {self.max_context}")
+        implementation = self.config._attn_implementation or "sdpa"
+        mask = causal_mask(span, embeddings.device, valid, implementation)
+        return Pass(span, cache, mask, rotary=position_ids), position_ids
+
+    def embedded(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        """The embeddings [batch, time, width] of checked token ids, or those that were given."""
+        if inputs_embeds is not None:
+            return inputs_embeds
+        if input_ids is None:
+            raise ValueError("a pass needs input_ids or inputs_embeds")
+        self.check_tokens(input_ids)
+        return self.get_input_embeddings()(input_ids)
+
+    def check_tokens(self, input_ids: Tensor) -> None:
+        """One clear sentence instead of an index error deep inside the embedding."""
+        if torch.compiler.is_compiling() or input_ids.is_meta:
+            return
+        if input_ids.ndim != 2 or input_ids.shape[1] == 0:
+            raise ValueError(f"input_ids has shape {tuple(input_ids.shape)}: a batch of prompts of at least one token")
+        if input_ids.shape[1] == 1 and input_ids.device.type != "cpu":
+            return  # a token that the model chose itself is not worth waiting for the device
+        low, high = (int(x) for x in torch.aminmax(input_ids))
+        if low < 0 or high >= self.config.vocab_size:
+            wrong = low if low < 0 else high
+            raise ValueError(f"input_ids holds token id {wrong}: the vocabulary has ids 0 to {self.config.vocab_size - 1}")
+
+    def new_cache(self, exited: Literal["last", "skip"] = "last", limit: int | None = None) -> LoopCache:
+        return LoopCache(exited, limit)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """transformers' `from_pretrained`, which reads safetensors only."""
+        if kwargs.get("use_safetensors") is False:
+            raise ValueError("use_safetensors=False: loopcd reads safetensors only")
+        if pretrained_model_name_or_path is not None and Path(pretrained_model_name_or_path).is_dir():
+            weight_files(Path(pretrained_model_name_or_path) / kwargs.get("subfolder", ""))
+        return super().from_pretrained(pretrained_model_name_or_path, *args, **{**kwargs, "use_safetensors": True})
+
+    # -- the forward pass ---------------------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: LoopCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        num_loops: int | None = None,
+        init_seed: int | Sequence[int] | None = None,
+        output_hidden_states: bool | None = None,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """begin, advance × `num_loops`, readout, head. `hidden_states` are the latents after 0, 1, … loops."""
+        use_cache = self.config.use_cache if use_cache is None else use_cache
+        if past_key_values is None and use_cache and not self.training:
+            past_key_values = self.new_cache()
+        state = self.begin(
+            input_ids,
+            past_key_values,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            init_seed=init_seed,
+        )
+        latents = [state.hidden]
+        for _ in range(checked_loops(num_loops, self.num_loops)):
+            state = self.advance(state)
+            if output_hidden_states:
+                latents.append(state.hidden)
+        hidden = self.readout(state)
+        kept = hidden[:, -logits_to_keep:] if isinstance(logits_to_keep, int) else hidden[:, logits_to_keep]
+        logits = self.head(kept)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,  # pyright: ignore[reportArgumentType]
+            past_key_values=past_key_values,
+            hidden_states=tuple(latents) if output_hidden_states else None,  # pyright: ignore[reportArgumentType]
+        )
+
+    # -- generation through transformers ------------------------------------------------------------------------------
+
+    def generate(self, *args: Any, custom_generate: str | Callable | None = None, **kwargs: Any) -> Any:
+        """transformers' `generate`; a callable `custom_generate` also gets the streamer, the tokenizer and stop strings.
+
+        transformers drops these three when the decoding loop is a callable, so they are bound to it here.
+        """
+        if not callable(custom_generate):
+            return super().generate(*args, custom_generate=custom_generate, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+        accepted = inspect.signature(custom_generate).parameters
+        bound = {name: kwargs.get(name) for name in ("streamer", "tokenizer") if name in accepted}
+        tokenizer = kwargs.pop("tokenizer", None)
+        stop_strings = kwargs.pop("stop_strings", None)
+        if stop_strings is not None:
+            if tokenizer is None:
+                raise ValueError("stop_strings needs the tokenizer: generate(..., tokenizer=tokenizer)")
+            criteria = kwargs.pop("stopping_criteria", None) or []
+            kwargs["stopping_criteria"] = StoppingCriteriaList([*criteria, StopStringCriteria(tokenizer, stop_strings)])
+        chosen = functools.partial(custom_generate, **bound)
+        return super().generate(*args, custom_generate=chosen, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _prepare_cache_for_generation(
+        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> None:
+        given = model_kwargs.get("past_key_values")
+        if given is not None:
+            if not isinstance(given, LoopCache):
+                raise ValueError(f"past_key_values is a {type(given).__name__}: a looped model needs a loopcd LoopCache")
+            return
+        if generation_config.assistant_early_exit is not None:
+            raise ValueError(
+                f"assistant_early_exit={generation_config.assistant_early_exit}: a looped model stops at a loop, not at a "
+                "layer; draft with loopcd.SelfDraft(loops=...)"
+            )
+        if generation_config.cache_implementation not in (None, "dynamic"):
+            raise ValueError(
+                f"cache_implementation={generation_config.cache_implementation!r}: a looped model keeps one slot per "
+                "(loop, layer) in its own cache; leave it unset"
+            )
+        if generation_config.use_cache is not False:
+            mask = model_kwargs.get("attention_mask")
+            if mask is not None:
+                check_memory(self, tokens=mask.shape[1], batch=mask.shape[0], num_loops=model_kwargs.get("num_loops"))
+            model_kwargs["past_key_values"] = self.new_cache(limit=generation_config.max_length)
+
+
+def positions_of(span: Span, valid: Tensor | None, device: torch.device) -> Tensor:
+    """Positions [batch or 1, time] of the span's tokens: padding does not count."""
+    if valid is not None:
+        counted = (valid.long().cumsum(dim=1) - 1).clamp(min=0)  # [batch, columns]
+        if span.columns is not None:
+            return counted.gather(1, span.columns)
+        return counted[:, span.start : span.stop]
+    if span.columns is not None:
+        return span.columns
+    return torch.arange(span.start, span.stop, device=device)[None]
+
+
+def checked_loops(num_loops: int | None, default: int) -> int:
+    if num_loops is None:
+        return default
+    if isinstance(num_loops, bool) or not isinstance(num_loops, int) or num_loops < 1:
+        raise ValueError(f"num_loops={num_loops!r}: a whole number of loops, at least 1")
+    return num_loops
+
+
+@torch.no_grad()
+def loop_logits(
+    model: LoopedModel, input_ids: Tensor, attention_mask: Tensor | None = None, loops: Sequence[int] | None = None
+) -> Tensor:
+    """Logits [batch, loop, time, vocab]: entry i is what the model says when it is stopped after `loops[i]` loops."""
+    wanted = list(range(1, model.num_loops + 1)) if loops is None else [checked_loops(loop, 0) for loop in loops]
+    if not wanted:
+        raise ValueError("loops=[]: name at least one loop")
+    state = model.begin(input_ids, attention_mask=attention_mask)
+    said: dict[int, Tensor] = {}
+    for loop in range(1, max(wanted) + 1):
+        state = model.advance(state)
+        if loop in wanted:
+            said[loop] = model.head(model.readout(state))
+    return torch.stack([said[loop] for loop in wanted], dim=1)
+
+
+__all__ = ["Coda", "LoopState", "LoopedModel", "Pass", "checked_loops", "loop_logits"]
