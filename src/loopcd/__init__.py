@@ -5,7 +5,18 @@ Importing this registers the model types `huginn_raven` and `ouro` with transfor
 
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from loopcd.decoding import MTI, EarlyExit, Generation, Greedy, LoopCD, NoiseCD, SelfEval, generate, stream
+from loopcd.decoding import (
+    MTI,
+    EarlyExit,
+    Generation,
+    Greedy,
+    LoopCD,
+    NoiseCD,
+    SelfDraft,
+    SelfEval,
+    generate,
+    stream,
+)
 from loopcd.models import (
     HuginnConfig,
     HuginnForCausalLM,
@@ -30,6 +41,7 @@ __all__ = [
     "LoopCD",
     "NoiseCD",
     "OuroForCausalLM",
+    "SelfDraft",
     "SelfEval",
     "generate",
     "load",

@@ -1,5 +1,6 @@
 """How the next token is chosen: the rules, the methods, exits, and the generation loop."""
 
+from loopcd.decoding.draft import SelfDraft
 from loopcd.decoding.exits import EarlyExit
 from loopcd.decoding.generate import Generation, generate, stream
 from loopcd.decoding.methods import MTI, Greedy, LoopCD, Method, NoiseCD
@@ -13,6 +14,7 @@ __all__ = [
     "LoopCD",
     "Method",
     "NoiseCD",
+    "SelfDraft",
     "SelfEval",
     "generate",
     "stream",

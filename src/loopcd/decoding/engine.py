@@ -14,8 +14,9 @@ from loopcd.models.stages import LoopedModel, LoopState, checked_loops
 class Reading:
     """What the expert says about the next token of each row."""
 
-    hidden: Tensor  # [batch, width], what the head reads
-    logits: Tensor  # [batch, vocab] float32
+    hidden: Tensor  # [batch × count, width], what the head reads
+    logits: Tensor  # [batch × count, vocab] float32
+    count: int = 1  # successive tokens of each row, where several were read at once
 
 
 class Engine:
@@ -34,7 +35,14 @@ class Engine:
             exit.check(model)
         self.model, self.exit, self.init_seed = model, exit, init_seed
         self.num_loops = checked_loops(num_loops, model.num_loops)
-        self.cache = cache or model.new_cache("last" if exit is None else exit.exited, limit)
+        if cache is None:  # an empty cache is falsy
+            cache = model.new_cache("last" if exit is None else exit.exited, limit)
+        self.cache = cache
+
+    def begin(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> LoopState:
+        """The state of these tokens [batch, time] before any loop."""
+        seed = {} if self.init_seed is None else {"init_seed": self.init_seed}
+        return self.model.begin(input_ids, self.cache, attention_mask=attention_mask, **seed)
 
     def read(
         self,
@@ -43,8 +51,7 @@ class Engine:
         watch: Callable[[LoopState], None] | None = None,
     ) -> tuple[Reading, Tensor]:
         """Run these tokens [batch, time] through the loops; the expert's view of what comes next, and the loops [batch]."""
-        seed = {} if self.init_seed is None else {"init_seed": self.init_seed}
-        state = self.model.begin(input_ids, self.cache, attention_mask=attention_mask, **seed)
+        state = self.begin(input_ids, attention_mask)
         state, ran = run_loops(self.model, state, self.num_loops, self.exit, watch)
         hidden = self.model.readout(state.last() if self.model.pointwise_readout else state)[:, -1]
         return Reading(hidden, self.model.head(hidden).float()), ran

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from operator import index
 from typing import Any, Literal
 
 import torch
 from transformers.generation.logits_process import LogitsProcessorList, TemperatureLogitsWarper, TopPLogitsWarper
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
-from loopcd.decoding.loop import Job, Rows, Sampling, steps
+from loopcd.decoding.loop import Job, Rows, Sampling
 from loopcd.decoding.methods import Greedy, Method
 from loopcd.decoding.texts import StopTexts, TextPieces, pad_left, trim
 from loopcd.models.stages import LoopedModel
@@ -62,7 +63,10 @@ class _Request:
     def encode(self, prompt: Prompt, name: str) -> list[int]:
         if isinstance(prompt, str) and self.tokenizer is None:
             raise ValueError(f"{name} is a text, but the model came without a tokenizer: pass token ids")
-        ids = list(self.tokenizer(prompt).input_ids if isinstance(prompt, str) else prompt)
+        try:
+            ids = [index(token) for token in (self.tokenizer(prompt).input_ids if isinstance(prompt, str) else prompt)]
+        except TypeError as error:
+            raise ValueError(f"{name}={prompt!r}: a text, or a list of token ids") from error
         if not ids:
             raise ValueError(f"{name} is empty: a prompt needs at least one token")
         if len(ids) >= self.room:
@@ -125,6 +129,7 @@ class _Request:
         text, stopped = "", False
         if self.tokenizer is not None:
             text, stopped = trim(self.tokenizer.decode(tokens, skip_special_tokens=True), self.stop)
+            stopped = stopped or trim(self.tokenizer.decode(tokens), self.stop)[1]  # at the text of a special token
         return Generation(
             text=text,
             token_ids=tokens,
@@ -203,13 +208,12 @@ def stream(
     if tokenizer is None:
         raise ValueError("stream yields text, but the model came without a tokenizer")
     job = request.job([request.encode(prompt, "prompt")], [0])
-    made = steps(method, job)
-    return _pieces(made, TextPieces(tokenizer, stops))
+    return _pieces(method.steps(job), TextPieces(tokenizer, stops))
 
 
 def _pieces(made: Iterator[Any], pieces: TextPieces) -> Iterator[str]:
     for step in made:
-        piece = pieces.add(int(step.tokens[0]))
+        piece = pieces.add(int(step.tokens[0])) if bool(step.going[0]) else ""
         if piece:
             yield piece
     rest = pieces.end()

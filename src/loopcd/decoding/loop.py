@@ -13,11 +13,11 @@ from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from loopcd.decoding.engine import Engine
+from loopcd.decoding.engine import Engine, Reading
 from loopcd.decoding.scoring import Scores
 from loopcd.models.cache import LoopCache
 from loopcd.models.memory import check_memory
-from loopcd.models.stages import LoopedModel
+from loopcd.models.stages import LoopedModel, LoopState
 
 if TYPE_CHECKING:
     from loopcd.decoding.methods import Method
@@ -32,6 +32,15 @@ class Sampling:
     generators: Sequence[torch.Generator] | None = None
     keep_scores: bool = False
     keep_logits: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """Whether the best token can be taken without looking at the whole vocabulary."""
+        return not self.draw and not self.processors and not self.keep_scores
+
+    @property
+    def keeps(self) -> bool:
+        return self.keep_scores or self.keep_logits
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,14 @@ class Job:
     limit: int | None = None  # the longest text that the job can make
     chunk: int | None = None  # read the prompt in pieces of so many tokens
     numbers: Sequence[int] | None = None  # which prompt of a call each row is, where draws are to follow from that
+
+    def longest_prompt(self) -> Tensor:
+        """[time] of the row with the least padding."""
+        if self.attention_mask is None:
+            return self.input_ids[0]
+        mask = self.attention_mask.bool()
+        row = int(mask.sum(dim=1).argmax())
+        return self.input_ids[row][mask[row]]
 
     def engine(self, method: "Method") -> Engine:
         batch, time = self.input_ids.shape
@@ -76,36 +93,39 @@ def steps(method: "Method", job: Job) -> Iterator[Step]:
     """Generate until every row has stopped."""
     engine = job.engine(method)
     scorer = method.scorer(engine, job.tokenizer)
-    text, mask = job.input_ids, job.attention_mask
+    text = job.input_ids
     going = torch.ones(text.shape[0], dtype=torch.bool, device=text.device)
-    new = text[:, engine.cache.length :]
-    while bool(going.any()):
-        *before, last = _parts(new, mask, job.chunk)
-        for part, part_mask in before:
-            engine.read(part, part_mask, scorer.watch)
-        reading, loops = engine.read(*last, scorer.watch)
+    reading, loops = prefill(engine, job, scorer.watch)
+    while True:
         scores = scorer.score(reading, engine.cache)
         picked, processed = pick(scores, text, job.sampling)
         if job.pad_token_id is not None:
             picked = torch.where(going, picked, job.pad_token_id)
-        was_going, new, mask = going, picked[:, None], None
-        text = torch.cat([text, new], dim=-1)
-        going = going & ~job.stopping(text, processed)  # pyright: ignore[reportArgumentType]
+        text = torch.cat([text, picked[:, None]], dim=-1)
         kept = reading.logits if job.sampling.keep_logits else None
-        yield Step(picked, was_going, loops, scores.contested, scores.touched, processed, kept)
+        yield Step(picked, going, loops, scores.contested, scores.touched, processed, kept)
+        going = going & ~job.stopping(text, processed)  # pyright: ignore[reportArgumentType]
+        if not bool(going.any()):
+            return
+        reading, loops = engine.read(picked[:, None], watch=scorer.watch)
 
 
-def _parts(new: Tensor, mask: Tensor | None, chunk: int | None) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """The new tokens in pieces of `chunk`, for a bounded memory; one piece where no size is given."""
-    size = chunk or new.shape[1]
+def prefill(engine: Engine, job: Job, watch: Callable[[LoopState], None]) -> tuple[Reading, Tensor]:
+    """Read what the cache does not hold yet of the prompts, in pieces of `job.chunk` tokens where that is given."""
+    new, mask = job.input_ids[:, engine.cache.length :], job.attention_mask
+    size = job.chunk or new.shape[1]
+    read = None
     for start in range(0, new.shape[1], max(1, size)):
         part_mask = None if mask is None else mask[:, mask.shape[1] - new.shape[1] + start :][:, :size]
-        yield new[:, start : start + size], part_mask
+        read = engine.read(new[:, start : start + size], part_mask, watch)
+    if read is None:
+        raise ValueError("the prompt is empty, or past_key_values hold all of it: at least one token has to be read")
+    return read
 
 
 def pick(scores: Scores, text: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor | None]:
     """The next token [batch], and the processed scores where anything needed the whole vocabulary."""
-    if not sampling.draw and not sampling.processors and not sampling.keep_scores:
+    if sampling.plain:
         return scores.best(), None
     full = scores.full().clone()
     if sampling.processors:
@@ -133,23 +153,38 @@ class Rows:
     touched: Tensor  # [batch, new] bool
     scores: tuple[Tensor, ...] | None = None
     logits: tuple[Tensor, ...] | None = None
+    drafts: Any = None  # a DraftReport, where a draft was used
 
 
-def collect(done: Iterator[Step], on_step: Callable[[Step], None] | None = None) -> Rows:
-    made: list[Step] = []
-    for step in done:
-        made.append(step)
+def collect(made: Iterator[Step], pad: int, on_step: Callable[[Step], None] | None = None) -> Rows:
+    """Bring the steps together. A row has a token in those steps in which it was going, which need not be successive."""
+    done: list[Step] = []
+    for step in made:
+        done.append(step)
         if on_step is not None:
             on_step(step)
+    going = torch.stack([step.going for step in done], dim=1).cpu()  # [batch, steps]
+    order = going.logical_not().to(torch.int8).argsort(dim=1, stable=True)[:, : int(going.sum(dim=1).max())]
+    going = going.gather(1, order)
+
+    def gathered(name: str, fill: int) -> Tensor:
+        values = torch.stack([getattr(step, name).cpu() for step in done], dim=1).gather(1, order)
+        return values.masked_fill(~going, fill)
+
     return Rows(
-        tokens=torch.stack([step.tokens for step in made], dim=1),
-        going=torch.stack([step.going for step in made], dim=1).cpu(),
-        loops=torch.stack([step.loops for step in made], dim=1),
-        contested=torch.stack([step.contested for step in made], dim=1),
-        touched=torch.stack([step.touched for step in made], dim=1),
-        scores=tuple(step.scores for step in made if step.scores is not None) or None,
-        logits=tuple(step.logits for step in made if step.logits is not None) or None,
+        tokens=gathered("tokens", pad).to(done[0].tokens.device),
+        going=going,
+        loops=gathered("loops", 0),
+        contested=gathered("contested", 0),
+        touched=gathered("touched", 0),
+        scores=tuple(step.scores for step in done if step.scores is not None) or None,
+        logits=tuple(step.logits for step in done if step.logits is not None) or None,
     )
+
+
+def _put(streamer: Any, step: Step) -> None:
+    if bool(step.going.any()):
+        streamer.put(step.tokens.cpu())
 
 
 @dataclass
@@ -159,6 +194,7 @@ class LoopedOutput(GenerateDecoderOnlyOutput):
     loops: Tensor | None = None  # [batch, new]
     contested: Tensor | None = None  # [batch, new] bool
     touched: Tensor | None = None  # [batch, new] bool
+    drafts: Any = None  # a DraftReport, where a draft was used
 
 
 def run_custom_generate(
@@ -206,7 +242,7 @@ def run_custom_generate(
         cache=past_key_values,
         chunk=config.prefill_chunk_size,
     )
-    rows = method.rows(job, None if streamer is None else lambda step: streamer.put(step.tokens.cpu()))
+    rows = method.rows(job, None if streamer is None else lambda step: _put(streamer, step))
     if streamer is not None:
         streamer.end()
     sequences = torch.cat([input_ids, rows.tokens], dim=1)
@@ -220,4 +256,5 @@ def run_custom_generate(
         loops=rows.loops,
         contested=rows.contested,
         touched=rows.touched,
+        drafts=rows.drafts,
     )

@@ -28,6 +28,12 @@ class Scores:
     vocab: int
     contested: Tensor  # [batch] bool, more than one token was plausible
     touched: Tensor  # [batch] bool, the rule intervened
+    count: int = 1  # successive tokens of each text, which then take `count` rows
+
+    def take(self, rows: Tensor) -> "Scores":
+        """The scores of some rows."""
+        tokens = None if self.tokens is None else self.tokens[rows]
+        return Scores(self.values[rows], tokens, self.vocab, self.contested[rows], self.touched[rows])
 
     def best(self) -> Tensor:
         """[batch], the token of the highest score; of equal ones the smallest id, as an argmax over the vocabulary takes."""
@@ -60,7 +66,7 @@ class PlainScorer:
 
     def score(self, reading: Reading, cache: LoopCache) -> Scores:
         nowhere = torch.zeros(reading.logits.shape[0], dtype=torch.bool)
-        return Scores(reading.logits, None, reading.logits.shape[1], contested=nowhere, touched=nowhere)
+        return Scores(reading.logits, None, reading.logits.shape[1], nowhere, nowhere, reading.count)
 
 
 class ContrastScorer:
@@ -98,7 +104,7 @@ class ContrastScorer:
         if hidden is not None:
             amateur[touched] = self._head(hidden[touched], tokens[touched])
         values = rules.contrast(expert, amateur, self.strength, allowed)
-        return Scores(values, tokens, logits.shape[1], contested.cpu(), touched.cpu())
+        return Scores(values, tokens, logits.shape[1], contested.cpu(), touched.cpu(), reading.count)
 
     def _head(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         if tokens.shape[1] <= FEW:
@@ -113,14 +119,20 @@ class LoopScorer(ContrastScorer):
         super().__init__(model, **settings)
         self.amateur_loop = amateur_loop
         self.coda: Coda = coda
-        self.parked: Any = None
+        self.parked: list[Any] = []  # since the last token was chosen
 
     def watch(self, state: LoopState) -> None:
         if state.loop == self.amateur_loop and self.strength > 0:
-            self.parked = self.model.park(state, self.coda)
+            self.parked.append(self.model.park(state, self.coda))
 
     def amateur_hidden(self, reading: Reading) -> Tensor:
-        return self.model.read_parked(self.parked)[:, -1]
+        parked = self.model.join_parked(self.parked)
+        return self.model.read_parked(parked, reading.count).flatten(0, 1)
+
+    def score(self, reading: Reading, cache: LoopCache) -> Scores:
+        scores = super().score(reading, cache)
+        self.parked = []
+        return scores
 
 
 class NoiseScorer(ContrastScorer):

@@ -40,17 +40,8 @@ class SelectiveScorer(LoopScorer):
     def watch(self, state: LoopState) -> None:
         super().watch(state)
         if self.kinds & {"hard", "easy"} and state.loop < self.num_loops:
-            parked = self.parked if state.loop == self.amateur_loop else None
-            self.by_loop[state.loop] = parked if parked is not None else self.model.park(state, self.coda)
-
-    def amateur_hidden(self, reading: Reading) -> Tensor:
-        return self._hidden_at(self.amateur_loop) if self.amateur_loop in self.by_loop else super().amateur_hidden(reading)
-
-    def _hidden_at(self, loop: int) -> Tensor:
-        # a parked state can be read once: what was read stands in its place for the rest of the step
-        if not isinstance(self.by_loop[loop], Tensor) or self.by_loop[loop].ndim != 2:
-            self.by_loop[loop] = self.model.read_parked(self.by_loop[loop])[:, -1]
-        return self.by_loop[loop]
+            own = self.parked[-1] if state.loop == self.amateur_loop and self.parked else None
+            self.by_loop[state.loop] = self.model.park(state, self.coda) if own is None else own
 
     def where(self, reading: Reading, contested: Tensor) -> Tensor:
         if not bool(contested.any()):
@@ -67,7 +58,7 @@ class SelectiveScorer(LoopScorer):
         return chosen
 
     def _drop(self, reading: Reading, winner: Tensor) -> Tensor:
-        early = [self.model.head(self._hidden_at(loop)).float() for loop in sorted(self.by_loop)]
+        early = [self.model.head(self.model.read_parked(parked)[:, -1]).float() for _, parked in sorted(self.by_loop.items())]
         margins = [rules.margin(logits, winner) for logits in (*early, reading.logits)]
         return rules.confidence_drop(torch.stack(margins, dim=-1))
 

@@ -10,8 +10,9 @@ from torch import Tensor
 from transformers.generation.logits_process import LogitsProcessorList, TemperatureLogitsWarper, TopPLogitsWarper
 
 from loopcd.decoding.engine import Engine
-from loopcd.decoding.loop import Job, Rows, Sampling, Step, collect, steps
+from loopcd.decoding.loop import Job, Rows, Sampling, Step
 from loopcd.decoding.methods import Greedy, Method, need_tokenizer
+from loopcd.decoding.scoring import Scorer
 from loopcd.decoding.texts import pad_left, trim
 
 QUESTION = "Q: {question}\nAnswer: {answer}\nIs the above answer correct?\nA) Yes\nB) No\nAnswer:"
@@ -41,12 +42,15 @@ class SelfEval(Method):
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p={self.top_p}: above 0, and at most 1")
 
+    def scorer(self, engine: Engine, tokenizer: Any) -> Scorer:
+        raise ValueError("SelfEval cannot be streamed: it knows its answer only when all candidates are written")
+
     def rows(self, job: Job, on_step: Callable[[Step], None] | None = None) -> Rows:
         if on_step is not None:
             raise ValueError("SelfEval cannot be streamed: it knows its answer only when all candidates are written")
         need_tokenizer(job.tokenizer, "SelfEval asks the model about its answers")
         labels = label_ids(job.tokenizer)
-        made = [collect(steps(Greedy(exit=self.exit), self._candidate(job, k))) for k in range(self.candidates)]
+        made = [Greedy(exit=self.exit).rows(self._candidate(job, k)) for k in range(self.candidates)]
         judged = torch.stack([self._judge(job, rows, labels) for rows in made])  # [candidates, batch]
         return _chosen(made, judged.argmax(dim=0), job.pad_token_id or 0)
 

@@ -5,7 +5,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.generation.stopping_criteria import StoppingCriteria
+from transformers.generation.stopping_criteria import (
+    EosTokenCriteria,
+    MaxLengthCriteria,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 BROKEN = "\ufffd"  # what a tokenizer shows for the first bytes of a character that is not whole yet
 
@@ -40,6 +45,42 @@ class StopTexts(StoppingCriteria):
         texts = [self.tokenizer.decode(row[start:]) for row in input_ids]
         hit = [any(stop in text for stop in self.stop_strings) for text in texts]
         return torch.tensor(hit, device=input_ids.device)
+
+
+class Stopper:
+    """Stopping criteria for rows that do not keep step: each row has a text of its own length."""
+
+    def __init__(self, criteria: StoppingCriteriaList, prompts: Tensor) -> None:
+        self.texts: list[list[int]] = prompts.tolist()
+        self.device = prompts.device
+        self.longest = min((c.max_length for c in criteria if isinstance(c, MaxLengthCriteria)), default=None)
+        ends = [c.eos_token_id for c in criteria if isinstance(c, EosTokenCriteria)]
+        self.ends = {int(token) for each in ends for token in torch.as_tensor(each).flatten()}
+        self.others = [c for c in criteria if not isinstance(c, MaxLengthCriteria | EosTokenCriteria)]
+
+    def text(self, row: int) -> Tensor:
+        """[1, length]"""
+        return torch.tensor([self.texts[row]], device=self.device)
+
+    def add(self, tokens: Tensor, rows: Tensor) -> Tensor:
+        """Append a token to each of the rows marked in `rows` [batch]; mark those that end by it."""
+        ended = torch.zeros_like(rows)
+        for row, (token, taking) in enumerate(zip(tokens.tolist(), rows.tolist(), strict=True)):
+            if taking:
+                self.texts[row].append(token)
+                ended[row] = self._ends(row, token)
+        return ended
+
+    def _ends(self, row: int, token: int) -> bool:
+        if token in self.ends or (self.longest is not None and len(self.texts[row]) >= self.longest):
+            return True
+        return any(bool(criterion(self.text(row), None)) for criterion in self.others)  # pyright: ignore
+
+    def remaining(self, rows: Tensor) -> int:
+        """Tokens that the row with the most room may still get, of the rows marked in `rows`."""
+        if self.longest is None:
+            return 2**31
+        return self.longest - min(len(text) for text, taking in zip(self.texts, rows.tolist(), strict=True) if taking)
 
 
 class TextPieces:

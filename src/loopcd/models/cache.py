@@ -8,7 +8,7 @@ in a `Branch`.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -34,6 +34,14 @@ class Span:
     @property
     def time(self) -> int:
         return self.stop - self.start if self.columns is None else self.columns.shape[1]
+
+    def token(self, at: int) -> "Span":
+        """The column of the token at index `at` alone."""
+        if self.columns is not None:
+            columns = self.columns[:, at : at + 1]
+            return replace(self, start=int(columns.min()), stop=int(columns.max()) + 1, columns=columns)
+        start = self.start + at % self.time
+        return replace(self, start=start, stop=start + 1)
 
     def keep(self, index: Tensor) -> "Span":
         """The same columns for the rows at `index` of this span's rows."""
@@ -157,31 +165,73 @@ def _enlarged(old: Tensor | None, like: Tensor, batch: int, capacity: int) -> Te
     return new
 
 
-@dataclass
 class Branch:
-    """An early readout with keys of its own: its slots, and the latents that have not gone through them yet.
+    """An early readout with keys of its own: its slots, and the latents that go through them.
 
     Latents are parked at every pass and read out together when they are next needed: the numbers are the same, the
-    passes fewer.
+    passes fewer. They stay, so that a column can be read again.
     """
 
-    slots: list[Slot]
-    done: int = 0  # columns that went through the slots
-    pending: list[Tensor] = field(default_factory=list)  # each [batch, time, width], of the columns from `done` on
+    def __init__(self, cache: "LoopCache", slots: int) -> None:
+        self._cache = cache
+        self.slots = [Slot(cache) for _ in range(slots)]
+        self.latents: Tensor | None = None  # [batch, capacity, width]
+        self.whole = True  # False when a pass was not parked, so that columns are missing
+        self.kept = 0  # columns that are parked
+        self.done: int | Tensor = 0  # columns that went through the slots; [batch] where rows differ
 
-    def parked(self) -> int:
-        return sum(latent.shape[1] for latent in self.pending)
+    def park(self, hidden: Tensor, span: Span) -> None:
+        """Keep the latents [batch, time, width] of the span's columns."""
+        if self.latents is None or self.latents.shape[1] < span.stop:
+            current = 0 if self.latents is None else self.latents.shape[1]
+            grown = hidden.new_zeros(span.batch, self._cache.capacity_for(span.stop, current), hidden.shape[2])
+            if self.latents is not None:
+                grown[:, :current] = self.latents
+            self.latents = grown
+        if span.columns is None:
+            self.latents[:, span.start : span.stop] = hidden
+        else:
+            self.latents[_row_index(span, hidden.device), span.columns] = hidden
+        self.whole = self.whole and span.start <= self.kept
+        self.kept = max(self.kept, span.stop)
+
+    def due(self, span: Span, count: int) -> tuple[Tensor, Span]:
+        """The latents [batch, time, width] up to the span's end that have not gone through the slots, at least `count`,
+        and their columns. Rows that are ahead of others go over columns again, to the same effect."""
+        assert self.latents is not None
+        if span.columns is None and isinstance(self.done, int):
+            start = max(0, min(self.done, span.stop - count))
+            self.done = span.stop
+            return self.latents[:, start : span.stop], Span(span.batch, start, span.stop)
+        stops = span.columns[:, -1] + 1 if span.columns is not None else torch.full((span.batch,), span.stop)
+        stops = stops.to(self.latents.device)
+        time = max(count, int((stops - self.done).max()))
+        columns = (stops[:, None] - time + torch.arange(time, device=stops.device)).clamp(min=0)
+        self.done = stops
+        rows = torch.arange(span.batch, device=stops.device)[:, None]
+        return self.latents[rows, columns], Span(span.batch, int(columns.min()), int(stops.max()), columns=columns)
 
     def crop(self, length: int) -> None:
-        if length <= self.done:
-            self.done, self.pending = length, []
-        elif self.pending:
-            self.pending = [torch.cat(self.pending, dim=1)[:, : length - self.done]]
+        self.kept = min(self.kept, length)
+        self.done = min(self.done, length) if isinstance(self.done, int) else self.done.clamp(max=length)
+
+    def crop_rows(self, lengths: Tensor) -> None:
+        done = torch.full_like(lengths, self.done) if isinstance(self.done, int) else self.done
+        done = torch.minimum(done, lengths)
+        even = bool((lengths == lengths[0]).all())
+        self.done = int(done.min()) if even else done
 
     def select(self, index: Tensor) -> None:
         for slot in self.slots:
             slot.select(index)
-        self.pending = [latent.index_select(0, index.to(latent.device)) for latent in self.pending]
+        if self.latents is not None:
+            self.latents = self.latents.index_select(0, index.to(self.latents.device))
+        if isinstance(self.done, Tensor):
+            self.done = self.done[index.to(self.done.device)]
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self.latents is None else self.latents.numel() * self.latents.element_size()
 
 
 class LoopCache(Cache):
@@ -248,7 +298,7 @@ class LoopCache(Cache):
     def branch(self, name: Any, slots: int) -> Branch:
         """The early readout of that name, made empty at its first use."""
         if name not in self.branches:
-            self.branches[name] = Branch([Slot(self) for _ in range(slots)])
+            self.branches[name] = Branch(self, slots)
         return self.branches[name]
 
     def leave(self, span: Span, loop: int, slots: Sequence[Sequence[int]]) -> None:
@@ -286,6 +336,8 @@ class LoopCache(Cache):
         """Keep `lengths[b]` columns of row b: what each row accepted of a draft."""
         self._crop_columns(int(lengths.max()))
         self.lengths = None if bool((lengths == self.length).all()) else lengths
+        for branch in self.branches.values():
+            branch.crop_rows(lengths)
 
     def _crop_columns(self, length: int) -> None:
         self.length, self.span = length, None
@@ -302,7 +354,7 @@ class LoopCache(Cache):
     @property
     def nbytes(self) -> int:
         """Bytes that the storage takes now."""
-        return sum(slot.nbytes for slot in self._all_slots())
+        return sum(slot.nbytes for slot in self._all_slots()) + sum(branch.nbytes for branch in self.branches.values())
 
     def _select(self, index: Tensor) -> None:
         for layer in self.layers:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
@@ -29,6 +30,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise ValueError(f"{path} holds a {type(config).__name__}, not the fields of a configuration")
     return config
+
+
+def check_config(kind: Any, folder: Path) -> None:
+    """A field of the wrong type or value is found before a model is built."""
+    try:
+        kind.from_pretrained(folder)
+    except (StrictDataclassError, ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{folder / 'config.json'} cannot be used: {' '.join(str(error).split())}") from error
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -9,6 +9,7 @@ readout that is kept up along a text.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
 from typing import Any
@@ -21,7 +22,7 @@ from transformers import PreTrainedConfig
 from transformers import initialization as init
 
 from loopcd.models.cache import Branch, LoopCache, Slot, Span
-from loopcd.models.layers import RMSNorm, attention, causal_mask, rotary_angles, rotate_neighbours
+from loopcd.models.layers import RMSNorm, attention, rotary_angles, rotate_neighbours
 from loopcd.models.stages import Coda, LoopedModel, LoopState, Pass, checked_loops, positions_of
 
 
@@ -62,10 +63,14 @@ class HuginnConfig(PreTrainedConfig):
     pad_token_id: int | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
-        if self.n_embd % self.n_heads or (self.n_embd // self.n_heads) % 2:
+        if self.n_heads < 1 or self.n_embd % self.n_heads or (self.n_embd // self.n_heads) % 2:
             raise ValueError(f"n_embd={self.n_embd} does not divide into n_heads={self.n_heads} heads of even size")
         self.head_dim = self.n_embd // self.n_heads
         self.num_key_value_heads = self.num_key_value_heads or self.n_heads
+        if self.n_heads % self.num_key_value_heads:
+            raise ValueError(f"n_heads={self.n_heads} is no multiple of num_key_value_heads={self.num_key_value_heads}")
+        if self.mean_recurrence < 1:
+            raise ValueError(f"mean_recurrence={self.mean_recurrence}: at least one loop")
         self.n_layers = self.n_layers_in_prelude + self.n_layers_in_recurrent_block + self.n_layers_in_coda
         # a saved untied model carries both names of the same switch; either says untied
         self.tie_embeddings = self.tie_word_embeddings = self.tie_embeddings and self.tie_word_embeddings
@@ -270,53 +275,58 @@ class HuginnForCausalLM(LoopedModel):
         if cache is None:
             raise ValueError("an early readout is kept up along a text: it needs a cache")
         if coda == "shared":
-            return Parked(state, None)
+            return Parked([state], None)
         branch = cache.branch(("coda", state.loop), self.config.n_layers_in_coda)
-        branch.pending.append(state.hidden)
-        return Parked(state, branch)
+        branch.park(state.hidden, state.tokens.span)
+        return Parked([state], branch)
 
-    def read_parked(self, parked: "Parked") -> Tensor:
+    def join_parked(self, parked: Sequence["Parked"]) -> "Parked":
+        return Parked([state for each in parked for state in each.states], parked[-1].branch)
+
+    def read_parked(self, parked: "Parked", count: int = 1) -> Tensor:
         if parked.branch is None:
-            return self._read_shared(parked.state)
-        return self._catch_up(parked.branch, parked.state.tokens)
+            places = [(state, at) for state in parked.states for at in range(state.hidden.shape[1])]
+            return torch.cat([self._read_shared(state, at) for state, at in places[-count:]], dim=1)
+        return self._catch_up(parked.branch, parked.states[-1].tokens, count)
 
-    def _catch_up(self, branch: Branch, tokens: Pass) -> Tensor:
-        """Send all parked latents through the coda of this branch, and give the last token's readout."""
-        cache, stop = tokens.cache, tokens.span.stop
+    def _catch_up(self, branch: Branch, tokens: Pass, count: int) -> Tensor:
+        """Send what is due through the coda of this branch, and give the last `count` tokens' readouts."""
+        cache = tokens.cache
         assert cache is not None
-        span = Span(cache.batch, branch.done, stop)
-        x = torch.cat(branch.pending, dim=1)  # [batch, pending, width]
-        valid = None if cache.valid is None else cache.valid[:, :stop]
-        mask = causal_mask(span, x.device, valid, self.config._attn_implementation or "sdpa")
-        positions = positions_of(span, valid, x.device)
-        hidden = self._coda(x, self._rotary(positions), mask, branch.slots, span)
-        branch.done, branch.pending = stop, []
-        return hidden[:, -1:]
+        if not branch.whole:
+            raise ValueError(
+                "the cache holds tokens whose early latents were not kept: "
+                "go on from a cache that was filled with the same amateur_loop, or start from an empty one"
+            )
+        x, span = branch.due(tokens.span, count)
+        valid = None if cache.valid is None else cache.valid[:, : span.stop]
+        mask = self.make_mask(span, valid, x.device)
+        hidden = self._coda(x, self._rotary(positions_of(span, valid, x.device)), mask, branch.slots, span)
+        return hidden[:, -count:]
 
-    def _read_shared(self, state: LoopState) -> Tensor:
-        """The last token alone, the tokens before it seen by what the final readouts left in the coda's slots."""
+    def _read_shared(self, state: LoopState, at: int) -> Tensor:
+        """One token of the state, the tokens before it seen by what the final readouts left in the coda's slots."""
         tokens = state.tokens
         assert tokens.cache is not None
-        stop = tokens.span.stop
-        span = Span(tokens.span.batch, stop - 1, stop, rows=tokens.span.rows)
+        span = tokens.span.token(at)
         slots = [tokens.cache.slot(index) for index in self._coda_slots]
         before = [slot.read(span) if slot.is_initialized else None for slot in slots]
-        mask = None if tokens.mask is None else tokens.mask[:, :, -1:]
-        rotary = tuple(part[:, -1:] for part in tokens.rotary)
-        hidden = self._coda(state.hidden[:, -1:], rotary, mask, slots, span)
+        valid = None if tokens.cache.valid is None else tokens.cache.valid[:, : span.stop]
+        rotary = tuple(part[:, at : at + 1] for part in tokens.rotary)
+        mask = self.make_mask(span, valid, state.hidden.device)
+        hidden = self._coda(state.hidden[:, at : at + 1], rotary, mask, slots, span)
         for slot, saved in zip(slots, before, strict=True):
             if saved is not None:  # the final readout's entries stay
                 slot.update(saved[0].transpose(1, 2), saved[1].transpose(1, 2), span)
         return hidden
 
 
+@dataclass(frozen=True, slots=True)
 class Parked:
-    """A state kept for an early readout."""
+    """States kept for an early readout, and the branch that has their latents (None: the shared coda)."""
 
-    __slots__ = ("branch", "state")
-
-    def __init__(self, state: LoopState, branch: Branch | None) -> None:
-        self.state, self.branch = state, branch
+    states: list[LoopState]
+    branch: Branch | None
 
 
 def _through(layers: Any, x: Tensor, rotary: Any, mask: Tensor | None, slots: Sequence[Slot | None], span: Span) -> Tensor:

@@ -39,9 +39,10 @@ def load(
         checked_loops(num_loops, 0)
     folder = find(name)
     config = checkpoint.read_config(folder)
-    family = FAMILIES.get(config.get("model_type", ""))
+    family = FAMILIES.get(str(config.get("model_type")))
     if family is None:
         raise ValueError(f"{name} has model type {config.get('model_type')!r}: looped models are {', '.join(FAMILIES)}")
+    checkpoint.check_config(family.config_class, folder)
     files = checkpoint.weight_files(folder)
     checkpoint.check_readable(files)
     _check_room(name, files, wanted_device)
@@ -105,16 +106,19 @@ def _check_room(name: object, files: list[Path], device: torch.device) -> None:
 
 
 def _read(family: type[LoopedModel], folder: Path, dtype: torch.dtype | None, attn_implementation: str | None) -> LoopedModel:
-    options: dict[str, Any] = {"dtype": dtype or "auto", "output_loading_info": True}
+    # weights of another shape are named by check_names; transformers' own error only points at a printed table
+    options: dict[str, Any] = {"dtype": dtype or "auto", "output_loading_info": True, "ignore_mismatched_sizes": True}
     if attn_implementation is not None:
         options["attn_implementation"] = attn_implementation
-    shown = transformers_logging.is_progress_bar_enabled()
+    shown, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
     try:
         model, info = family.from_pretrained(folder, **options)
-    except RuntimeError as error:  # transformers raises these for weights of the wrong shape
+    except RuntimeError as error:
         raise ValueError(f"the checkpoint {folder} does not fit its config.json: {error}") from error
     finally:
+        transformers_logging.set_verbosity(verbosity)
         if shown:
             transformers_logging.enable_progress_bar()
     checkpoint.check_names(folder, info)
@@ -124,7 +128,10 @@ def _read(family: type[LoopedModel], folder: Path, dtype: torch.dtype | None, at
 def _tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         return None
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except Exception as error:  # tokenizers raises plain Exception
+        raise ValueError(f"the tokenizer in {folder} cannot be read: {error}") from error
     tokenizer.padding_side = "left"
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token

@@ -54,8 +54,14 @@ class OuroConfig(PreTrainedConfig):
     pad_token_id: int | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
-        self.num_key_value_heads = self.num_key_value_heads or self.num_attention_heads
-        self.head_dim = self.head_dim or self.hidden_size // self.num_attention_heads
+        heads, self.num_key_value_heads = self.num_attention_heads, self.num_key_value_heads or self.num_attention_heads
+        if heads < 1 or heads % self.num_key_value_heads:
+            raise ValueError(f"num_attention_heads={heads} is no multiple of num_key_value_heads={self.num_key_value_heads}")
+        self.head_dim = self.head_dim or self.hidden_size // heads
+        if self.head_dim % 2:
+            raise ValueError(f"hidden_size={self.hidden_size} gives {heads} heads of odd size {self.head_dim}")
+        if self.total_ut_steps < 1:
+            raise ValueError(f"total_ut_steps={self.total_ut_steps}: at least one loop")
         if self.use_sliding_window:
             raise ValueError("use_sliding_window=True: Ouro is supported with full attention only")
         if self.hidden_act != "silu":

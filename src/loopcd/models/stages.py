@@ -72,6 +72,18 @@ def _rows_of(rotary: Any, index: Tensor) -> Any:
     return rotary[index] if rotary.shape[0] > 1 else rotary
 
 
+def _joined(parts: Sequence[Any]) -> Any:
+    """Tensors [rows, time, ...], or tuples of them, of successive tokens as one."""
+    if isinstance(parts[0], tuple):
+        return tuple(_joined(each) for each in zip(*parts, strict=True))
+    return torch.cat(list(parts), dim=1)
+
+
+def _columns(span: Span) -> Tensor:
+    assert span.columns is not None
+    return span.columns
+
+
 @dataclass(frozen=True, slots=True)
 class LoopState:
     """The latent state after `loop` loops."""
@@ -105,6 +117,10 @@ class LoopedModel(PreTrainedModel, GenerationMixin):
 
     has_initial_state: ClassVar[bool] = False  # True where the loops start from a latent that can be drawn (Huginn)
     pointwise_readout: ClassVar[bool] = True  # False where a readout attends to other tokens' readouts (Huginn's coda)
+
+    @classmethod
+    def _can_set_attn_implementation(cls) -> bool:
+        return True  # transformers looks for its attention interface in the model's own file; ours is called in layers.py
 
     # -- the four stages, and where the slots are ---------------------------------------------------------------------
 
@@ -149,11 +165,15 @@ class LoopedModel(PreTrainedModel, GenerationMixin):
 
     def park(self, state: LoopState, coda: Coda = "own") -> Any:
         """Keep what an early readout of this state needs; `read_parked` reads it. Call it before the final readout."""
-        return self.readout(state.last())
+        return self.readout(state)
 
-    def read_parked(self, parked: Any) -> Tensor:
-        """What the head would read for the last token, had the model stopped at the parked state: [batch, 1, width]."""
-        return parked
+    def join_parked(self, parked: Sequence[Any]) -> Any:
+        """Successive tokens' parked states as one."""
+        return parked[0] if len(parked) == 1 else torch.cat(list(parked), dim=1)
+
+    def read_parked(self, parked: Any, count: int = 1) -> Tensor:
+        """What the head would read for the last `count` tokens, had the model stopped there: [batch, count, width]."""
+        return parked[:, -count:]
 
     # -- helpers for the families -------------------------------------------------------------------------------------
 
@@ -178,9 +198,30 @@ class LoopedModel(PreTrainedModel, GenerationMixin):
             position_ids = positions_of(span, valid, embeddings.device)
         if span.stop > self.max_context and (valid is None or int(position_ids.max()) >= self.max_context):
             raise ValueError(f"{span.stop} tokens do not fit the model's context of {self.max_context}")
-        implementation = self.config._attn_implementation or "sdpa"
-        mask = causal_mask(span, embeddings.device, valid, implementation)
+        mask = self.make_mask(span, valid, embeddings.device)
         return Pass(span, cache, mask, rotary=position_ids), position_ids
+
+    def make_mask(self, span: Span, valid: Tensor | None, device: torch.device) -> Tensor | None:
+        """What the span's tokens see, in the form that the family's attention takes."""
+        return causal_mask(span, device, valid, self.config._attn_implementation or "sdpa")
+
+    def join(self, states: Sequence[LoopState]) -> LoopState:
+        """States of successive tokens of the same rows, all at the same loop, as one state that goes on together."""
+        first, cache = states[0].tokens, states[0].tokens.cache
+        spans = [state.tokens.span for state in states]
+        columns = None if first.span.columns is None else torch.cat([_columns(span) for span in spans], dim=1)
+        span = replace(first.span, stop=spans[-1].stop, columns=columns)
+        valid = None if cache is None or cache.valid is None else cache.valid[:, : span.stop]
+        hidden = torch.cat([state.hidden for state in states], dim=1)
+        tokens = Pass(
+            span,
+            cache,
+            self.make_mask(span, valid, hidden.device),
+            _joined([state.tokens.rotary for state in states]),
+            None if first.injected is None else _joined([state.tokens.injected for state in states]),
+        )
+        extra = None if states[0].extra is None else _joined([state.extra for state in states])
+        return LoopState(hidden, states[0].loop, tokens, extra)
 
     def embedded(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         """The embeddings [batch, time, width] of checked token ids, or those that were given."""
@@ -303,9 +344,12 @@ class LoopedModel(PreTrainedModel, GenerationMixin):
                 "(loop, layer) in its own cache; leave it unset"
             )
         if generation_config.use_cache is not False:
-            mask = model_kwargs.get("attention_mask")
-            if mask is not None:
-                check_memory(self, tokens=mask.shape[1], batch=mask.shape[0], num_loops=model_kwargs.get("num_loops"))
+            # transformers gives no mask where nothing is padding; both are already repeated for beams and sequences
+            given = [model_kwargs[name] for name in ("attention_mask", "position_ids") if model_kwargs.get(name) is not None]
+            if given:
+                rows, tokens = given[0].shape[0], given[0].shape[-1]
+                loops = checked_loops(model_kwargs.get("num_loops"), self.num_loops)
+                check_memory(self, tokens=tokens, batch=rows, num_loops=loops)
             model_kwargs["past_key_values"] = self.new_cache(limit=generation_config.max_length)
 
 
