@@ -24,7 +24,7 @@ from loopcd.decoding.engine import Engine, Reading
 from loopcd.decoding.loop import Job, Step, pick, prefill
 from loopcd.decoding.scoring import Scorer, Scores
 from loopcd.decoding.texts import Stopper
-from loopcd.models.stages import LoopedModel, LoopState, checked_loops, loop_logits
+from loopcd.models.stages import LoopedModel, LoopState, loop_logits
 
 if TYPE_CHECKING:
     from loopcd.decoding.methods import Method
@@ -46,8 +46,9 @@ class SelfDraft:
     fallback: bool = True
 
     def __post_init__(self) -> None:
-        checked_loops(self.loops, 1)
-        length = self.length
+        loops, length = self.loops, self.length
+        if loops is not None and (isinstance(loops, bool) or not isinstance(loops, int) or loops < 1):
+            raise ValueError(f"loops={loops!r}: a whole number of loops, at least 1, or None")
         if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 2):
             raise ValueError(f"length={length!r}: a whole number of tokens a round, at least 2, or None")
 

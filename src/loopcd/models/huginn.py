@@ -22,7 +22,7 @@ from transformers import PreTrainedConfig
 from transformers import initialization as init
 
 from loopcd.models.cache import Branch, LoopCache, Slot, Span
-from loopcd.models.layers import RMSNorm, attention, rotary_angles, rotate_neighbours
+from loopcd.models.layers import LoopedLayer, RMSNorm, rotary_angles, rotate_neighbours
 from loopcd.models.stages import Coda, LoopedModel, LoopState, Pass, checked_loops, positions_of
 
 
@@ -82,30 +82,23 @@ class HuginnConfig(PreTrainedConfig):
 
 
 class HuginnAttention(nn.Module):
-    is_causal = True
-
     def __init__(self, config: HuginnConfig) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = config.n_heads, config.num_key_value_heads or 0, config.head_dim or 0
-        self.num_key_value_groups = self.heads // self.kv_heads
-        self.config = config
         self.Wqkv = nn.Linear(config.n_embd, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=False)
         self.qk_bias = nn.Parameter(torch.zeros(2, 1, self.heads, self.head_dim)) if config.qk_bias else None
         self.proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
 
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, slot: Slot | None, span: Span) -> Tensor:
+    def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each [rows, heads, time, head_dim], with the positions in them."""
         rows, time, _ = x.shape
         rotated = self.heads + self.kv_heads
         qkv = self.Wqkv(x).view(rows, time, -1, self.head_dim)  # [rows, time, heads + 2 kv_heads, head_dim]
         qk, value = qkv[:, :, :rotated], qkv[:, :, rotated:]
         if self.qk_bias is not None:
             qk = qk + self._bias()
-        qk = rotate_neighbours(qk.float(), *rotary).to(value.dtype).transpose(1, 2)
-        query, key = qk[:, : self.heads], qk[:, self.heads :]
-        value = value.transpose(1, 2)
-        if slot is not None:
-            key, value = slot.update(key, value, span)
-        return self.proj(attention(self, query, key, value, mask, self.config._attn_implementation or "sdpa"))
+        qk = rotate_neighbours(qk.float(), cos, sin).to(value.dtype).transpose(1, 2)
+        return qk[:, : self.heads], qk[:, self.heads :], value.transpose(1, 2)
 
     def _bias(self) -> Tensor:
         """[heads + kv_heads, head_dim]; the checkpoint has as many rows for the keys as for the queries."""
@@ -126,17 +119,20 @@ class HuginnMLP(nn.Module):
         return self.proj(F.silu(both[..., :half]) * both[..., half:])
 
 
-class HuginnLayer(nn.Module):
+class HuginnLayer(LoopedLayer):
     """The sandwich: each norm stands outside the residual sum."""
 
     def __init__(self, config: HuginnConfig) -> None:
-        super().__init__()
+        super().__init__(config)
         self.norm_1, self.norm_2, self.norm_3, self.norm_4 = (RMSNorm(config.n_embd, config.norm_eps) for _ in range(4))
         self.attn = HuginnAttention(config)
         self.mlp = HuginnMLP(config)
 
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, slot: Slot | None, span: Span) -> Tensor:
-        x = self.norm_2(self.attn(self.norm_1(x), rotary, mask, slot, span) + x)
+    def before(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.attn.project(self.norm_1(x), cos, sin)
+
+    def after(self, x: Tensor, attended: Tensor) -> Tensor:
+        x = self.norm_2(self.attn.proj(attended) + x)
         return self.norm_4(self.mlp(self.norm_3(x)) + x)
 
 

@@ -1,5 +1,6 @@
 """What the families share: the norm, rotary positions, attention and its masks."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from loopcd.models.cache import Span
+from loopcd.models.cache import Slot, Span
 
 
 class RMSNorm(nn.Module):
@@ -55,11 +56,48 @@ def rotate_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
-def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, implementation: str) -> Tensor:
+def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
     """Attention by transformers' interface: [rows, heads, time, head_dim] -> [rows, time, heads × head_dim]."""
+    implementation = module.config._attn_implementation or "sdpa"
     function = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention)
     output, _ = function(module, query, key, value, mask, scaling=query.shape[-1] ** -0.5, dropout=0.0)
     return output.view(*output.shape[:2], -1)
+
+
+class LoopedLayer(nn.Module):
+    """A layer in three parts: `before` the attention, the attention with its cache, and `after` it.
+
+    The outer parts are pure functions of tensors, so they can be compiled; the attention in the middle grows with the text.
+    """
+
+    COMPILED_TIME = 16  # tokens up to which a pass goes through the compiled parts: decoding and drafting, not prompts
+    is_causal = True  # this and the next two are what transformers' attention functions ask of a module
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.config = config
+        self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
+        self.compiled: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+
+    def before(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each [rows, heads, time, head_dim], of x [rows, time, width]."""
+        raise TypeError(f"{type(self).__name__} does not say what it attends with")
+
+    def after(self, x: Tensor, attended: Tensor) -> Tensor:
+        """The layer's output from its input and the attention's."""
+        raise TypeError(f"{type(self).__name__} does not say what follows the attention")
+
+    def compile_parts(self) -> None:
+        self.compiled = (torch.compile(self.before, dynamic=True), torch.compile(self.after, dynamic=True))
+
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, slot: Slot | None, span: Span) -> Tensor:
+        before, after = self.before, self.after
+        if self.compiled is not None and x.shape[1] <= self.COMPILED_TIME:
+            before, after = self.compiled
+        query, key, value = before(x, *rotary)
+        if slot is not None:
+            key, value = slot.update(key, value, span)
+        return after(x, attention(self, query, key, value, mask))
 
 
 def eager_attention(

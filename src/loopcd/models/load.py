@@ -28,11 +28,12 @@ def load(
     device: str | torch.device | None = None,
     num_loops: int | None = None,
     attn_implementation: str | None = None,
+    compile: bool = False,
 ) -> tuple[LoopedModel, PreTrainedTokenizerBase | None]:
     """A model, ready to generate, and its tokenizer (None where the folder has none).
 
     `name` is a built-in model, a folder, or a hub id. `dtype` is the checkpoint's own unless given; `num_loops` runs
-    fewer or more loops than the model was trained for.
+    fewer or more loops than the model was trained for. `compile` compiles the layers' parts (some time at the first passes).
     """
     wanted_dtype, wanted_device = checked_dtype(dtype), checked_device(device)
     if num_loops is not None:
@@ -50,6 +51,8 @@ def load(
     checkpoint.check_finite(model, name)
     if num_loops is not None:
         model.set_num_loops(num_loops)
+    if compile:
+        model.compile_loops()
     return model.to(wanted_device).eval(), _tokenizer(folder)  # pyright: ignore[reportArgumentType]
 
 

@@ -19,8 +19,8 @@ from transformers import initialization as init
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.modeling_rope_utils import RopeParameters
 
-from loopcd.models.cache import LoopCache, Slot
-from loopcd.models.layers import RMSNorm, attention, rotary_angles, rotate_halves
+from loopcd.models.cache import LoopCache
+from loopcd.models.layers import LoopedLayer, RMSNorm, rotary_angles, rotate_halves
 from loopcd.models.stages import LoopedModel, LoopState, Pass, checked_loops
 
 
@@ -77,28 +77,22 @@ class OuroConfig(PreTrainedConfig):
 
 
 class OuroAttention(nn.Module):
-    is_causal = True
-
     def __init__(self, config: OuroConfig) -> None:
         super().__init__()
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads or 0
         self.head_dim = config.head_dim or 0
-        self.num_key_value_groups = self.heads // self.kv_heads
-        self.config = config
         self.q_proj = nn.Linear(config.hidden_size, self.heads * self.head_dim, bias=False)
         self.k_proj = nn.Linear(config.hidden_size, self.kv_heads * self.head_dim, bias=False)
         self.v_proj = nn.Linear(config.hidden_size, self.kv_heads * self.head_dim, bias=False)
         self.o_proj = nn.Linear(self.heads * self.head_dim, config.hidden_size, bias=False)
 
-    def forward(self, x: Tensor, tokens: Pass, mask: Tensor | None, slot: Slot | None) -> Tensor:
+    def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each [rows, heads, time, head_dim], with the positions in them."""
         rows, time, _ = x.shape
         qk = torch.cat([self.q_proj(x), self.k_proj(x)], dim=-1).view(rows, time, -1, self.head_dim)
-        qk = rotate_halves(qk, *tokens.rotary).transpose(1, 2)  # [rows, heads + kv_heads, time, head_dim]
-        query, key = qk[:, : self.heads], qk[:, self.heads :]
-        value = self.v_proj(x).view(rows, time, -1, self.head_dim).transpose(1, 2)
-        if slot is not None:
-            key, value = slot.update(key, value, tokens.span)
-        return self.o_proj(attention(self, query, key, value, mask, self.config._attn_implementation or "sdpa"))
+        qk = rotate_halves(qk, cos, sin).transpose(1, 2)
+        value = self.v_proj(x).view(rows, time, -1, self.head_dim)
+        return qk[:, : self.heads], qk[:, self.heads :], value.transpose(1, 2)
 
 
 class OuroMLP(nn.Module):
@@ -112,11 +106,11 @@ class OuroMLP(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
-class OuroLayer(nn.Module):
+class OuroLayer(LoopedLayer):
     """A norm before and a norm after each half, both inside the residual sum."""
 
     def __init__(self, config: OuroConfig) -> None:
-        super().__init__()
+        super().__init__(config)
         self.self_attn = OuroAttention(config)
         self.mlp = OuroMLP(config)
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -124,8 +118,11 @@ class OuroLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm_2 = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, tokens: Pass, mask: Tensor | None, slot: Slot | None) -> Tensor:
-        x = x + self.input_layernorm_2(self.self_attn(self.input_layernorm(x), tokens, mask, slot))
+    def before(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.self_attn.project(self.input_layernorm(x), cos, sin)
+
+    def after(self, x: Tensor, attended: Tensor) -> Tensor:
+        x = x + self.input_layernorm_2(self.self_attn.o_proj(attended))
         return x + self.post_attention_layernorm_2(self.mlp(self.post_attention_layernorm(x)))
 
 
@@ -206,7 +203,7 @@ class OuroForCausalLM(LoopedModel):
         x, tokens, loop = state.hidden, state.tokens, state.loop + 1
         mask = tokens.mask_at(loop)
         for layer, index in zip(self.model.layers, self.loop_slots(loop), strict=True):
-            x = layer(x, tokens, mask, None if tokens.cache is None else tokens.cache.slot(index))
+            x = layer(x, tokens.rotary, mask, None if tokens.cache is None else tokens.cache.slot(index), tokens.span)
         return LoopState(self.model.norm(x), loop, tokens)
 
     def readout(self, state: LoopState) -> Tensor:

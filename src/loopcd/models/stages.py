@@ -24,7 +24,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from loopcd.models.cache import LoopCache, Span
 from loopcd.models.checkpoint import weight_files
-from loopcd.models.layers import causal_mask
+from loopcd.models.layers import LoopedLayer, causal_mask
 from loopcd.models.memory import check_memory
 
 Coda = Literal["own", "shared"]
@@ -197,6 +197,8 @@ class LoopedModel(PreTrainedModel, GenerationMixin):
         if position_ids is None:
             position_ids = positions_of(span, valid, embeddings.device)
         if span.stop > self.max_context and (valid is None or int(position_ids.max()) >= self.max_context):
+            if cache is not None and span.columns is None:
+                cache.crop(-time)  # a refused pass leaves no trace
             raise ValueError(f"{span.stop} tokens do not fit the model's context of {self.max_context}")
         mask = self.make_mask(span, valid, embeddings.device)
         return Pass(span, cache, mask, rotary=position_ids), position_ids
@@ -245,6 +247,14 @@ class LoopedModel(PreTrainedModel, GenerationMixin):
             wrong = low if low < 0 else high
             raise ValueError(f"input_ids holds token id {wrong}: the vocabulary has ids 0 to {self.config.vocab_size - 1}")
 
+    def compile_loops(self) -> None:
+        """Compile what surrounds the attention in every layer; it is done at the first passes, and takes a while."""
+        layers = [module for module in self.modules() if isinstance(module, LoopedLayer)]
+        if not layers:
+            raise ValueError(f"compile=True: {type(self).__name__} has no layers that can be compiled")
+        for layer in layers:
+            layer.compile_parts()
+
     def new_cache(self, exited: Literal["last", "skip"] = "last", limit: int | None = None) -> LoopCache:
         return LoopCache(exited, limit)
 
@@ -275,6 +285,9 @@ class LoopedModel(PreTrainedModel, GenerationMixin):
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """begin, advance × `num_loops`, readout, head. `hidden_states` are the latents after 0, 1, … loops."""
+        token_types = kwargs.get("token_type_ids")
+        if token_types is not None and bool(token_types.any()):
+            raise ValueError("token_type_ids: a prompt that attends in both directions is not supported; leave them out")
         use_cache = self.config.use_cache if use_cache is None else use_cache
         if past_key_values is None and use_cache and not self.training:
             past_key_values = self.new_cache()
@@ -378,9 +391,9 @@ def loop_logits(
     model: LoopedModel, input_ids: Tensor, attention_mask: Tensor | None = None, loops: Sequence[int] | None = None
 ) -> Tensor:
     """Logits [batch, loop, time, vocab]: entry i is what the model says when it is stopped after `loops[i]` loops."""
-    wanted = list(range(1, model.num_loops + 1)) if loops is None else [checked_loops(loop, 0) for loop in loops]
-    if not wanted:
-        raise ValueError("loops=[]: name at least one loop")
+    wanted = list(range(1, model.num_loops + 1)) if loops is None else list(loops)
+    if not wanted or any(isinstance(loop, bool) or not isinstance(loop, int) or loop < 1 for loop in wanted):
+        raise ValueError(f"loops={wanted}: whole numbers of loops, each at least 1")
     state = model.begin(input_ids, attention_mask=attention_mask)
     said: dict[int, Tensor] = {}
     for loop in range(1, max(wanted) + 1):

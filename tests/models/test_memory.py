@@ -1,0 +1,83 @@
+"""What a cache takes is told in advance, and what cannot fit is refused before anything is computed."""
+
+import sys
+
+import pytest
+import torch
+
+from loopcd.models import LoopCache, LoopedModel, cache_bytes
+from loopcd.models.memory import check_memory, free_bytes
+from loopcd.models.presets import PUBLIC, empty_model, preset
+from tools import MAKERS, random_ids
+
+
+@pytest.mark.parametrize(
+    ("name", "slots", "heads", "head_dim"),
+    [
+        ("tomg-group-umd/huginn-0125", 2 + 2 + 32 * 4, 55, 96),
+        ("ByteDance/Ouro-1.4B", 4 * 24, 16, 128),
+        ("ByteDance/Ouro-2.6B", 4 * 48, 16, 128),
+    ],
+)
+def test_the_public_models_worked_out_by_hand(name: str, slots: int, heads: int, head_dim: int) -> None:
+    model = empty_model(PUBLIC[name]())
+    assert cache_bytes(model, 1000, batch=3, dtype=torch.bfloat16) == 2 * slots * 3000 * heads * head_dim * 2
+    assert cache_bytes(model, 1) == 2 * slots * heads * head_dim * model.dtype.itemsize
+
+
+def test_it_counts_grouped_heads_and_loops() -> None:
+    for family in ("huginn", "ouro"):
+        whole, grouped = MAKERS[family](), MAKERS[family](num_key_value_heads=1)
+        assert cache_bytes(whole, 10) == 4 * cache_bytes(grouped, 10)
+        assert cache_bytes(whole, 10, num_loops=9) > cache_bytes(whole, 10) > cache_bytes(whole, 10, num_loops=1)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_it_is_what_the_cache_holds(model: LoopedModel, rows: int) -> None:
+    cache = LoopCache(limit=17)
+    model(random_ids(rows, 17), past_key_values=cache, use_cache=True)
+    assert cache.nbytes == cache_bytes(model, 17, batch=rows)
+
+
+def test_free_memory_is_known_here() -> None:
+    free = free_bytes("cpu")
+    assert free is not None and free > 10**6
+    assert free_bytes("meta") is None
+
+
+def test_a_cache_that_cannot_fit_is_refused_before_the_first_token(model: LoopedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = cache_bytes(model, 20, batch=2)
+    memory = sys.modules[check_memory.__module__]
+    monkeypatch.setattr(memory, "free_bytes", lambda device: needed - 1)
+
+    def computed(*_: object) -> None:
+        raise AssertionError("computed something first")
+
+    handle = model.register_forward_pre_hook(computed)
+    try:
+        with pytest.raises(MemoryError, match=r"the cache of 2 × 20 tokens takes .* MB .*slots.* free on cpu: use fewer"):
+            model.generate(random_ids(2, 20), max_new_tokens=2)
+    finally:
+        handle.remove()
+    monkeypatch.setattr(memory, "free_bytes", lambda device: needed)
+    assert model.generate(random_ids(2, 20), max_new_tokens=2, do_sample=False).shape == (2, 22)
+    with pytest.raises(MemoryError, match=r"2 × 20 tokens"):
+        model.generate(random_ids(2, 20), max_new_tokens=2, num_loops=model.num_loops + 1)
+
+
+def test_without_a_cache_nothing_needs_to_fit(model: LoopedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[check_memory.__module__], "free_bytes", lambda device: 0)
+    found = model.generate(random_ids(1, 5), max_new_tokens=2, do_sample=False, use_cache=False)
+    assert found.shape == (1, 7)
+
+
+@pytest.mark.parametrize(
+    ("family", "loops", "amateur", "strength"),
+    [("huginn", 32, 8, 0.3), ("huginn", 3, 1, 0.3), ("ouro", 4, 2, 0.2), ("ouro", 8, 2, 0.2), ("hrm", 8, 2, 0.3)],
+)
+def test_presets(family: str, loops: int, amateur: int, strength: float) -> None:
+    model = MAKERS[family]()
+    model.set_num_loops(loops)
+    found = preset(model)
+    assert (found.amateur_loop, found.strength) == (amateur, strength)
+    assert preset(MAKERS[family](), num_loops=loops) == found

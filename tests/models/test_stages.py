@@ -1,0 +1,264 @@
+"""What holds for every looped model: how the pass is cut, batched or attended changes nothing about its numbers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import loopcd
+from loopcd.models import LoopCache, LoopedModel
+from loopcd.models.cache import Span
+from loopcd.models.layers import causal_mask
+from tools import MAKERS, PAD, VOCABULARY, assert_close, attending, left_padded, logits_of, random_ids
+
+few = settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def decoded(model: LoopedModel, ids: torch.Tensor, chunks: Sequence[int], **options: Any) -> torch.Tensor:
+    """Logits [rows, time, vocab] of a text fed to one cache piece by piece."""
+    cache, said, start = LoopCache(), [], 0
+    mask = options.pop("attention_mask", None)
+    for length in chunks:
+        seen = None if mask is None else mask[:, : start + length]
+        said.append(logits_of(model, ids[:, start : start + length], cache, attention_mask=seen, **options))
+        start += length
+    assert start == ids.shape[1] == cache.get_seq_length()
+    return torch.cat(said, dim=1)
+
+
+# However the text is cut
+
+
+@few
+@given(chunks=st.lists(st.integers(1, 9), min_size=2, max_size=6))
+def test_chunked_prefill_equals_the_whole(model: LoopedModel, chunks: list[int]) -> None:
+    ids = random_ids(2, sum(chunks))
+    assert_close(decoded(model, ids, chunks), logits_of(model, ids))
+
+
+def test_cached_equals_uncached_token_by_token(model: LoopedModel) -> None:
+    ids = random_ids(2, 40)  # past the cache's first block of columns
+    assert_close(decoded(model, ids, [1] * 40), logits_of(model, ids))
+
+
+@few
+@given(lengths=st.lists(st.integers(1, 12), min_size=2, max_size=4), chunk=st.integers(1, 12))
+def test_a_left_padded_row_equals_the_row_alone(model: LoopedModel, lengths: list[int], chunk: int) -> None:
+    rows = [random_ids(1, length, seed=index)[0] for index, length in enumerate(lengths)]
+    ids, mask = left_padded(rows)
+    time = ids.shape[1]
+    whole = logits_of(model, ids, attention_mask=mask)
+    pieces = [min(chunk, time - start) for start in range(0, time, chunk)]
+    for together in (whole, decoded(model, ids, pieces, attention_mask=mask)):
+        for found, row in zip(together, rows, strict=True):
+            assert_close(found[time - len(row) :], logits_of(model, row[None])[0])
+
+
+def test_what_stands_in_the_padding_does_not_matter(model: LoopedModel) -> None:
+    ids, mask = left_padded([random_ids(1, 4)[0], random_ids(1, 9, seed=1)[0]])
+    others = torch.where(mask.bool(), ids, torch.full_like(ids, 7))
+    found, wanted = (logits_of(model, each, attention_mask=mask)[:, -4:] for each in (others, ids))
+    assert torch.equal(found, wanted)
+
+
+def test_a_mask_of_ones_is_no_mask(model: LoopedModel) -> None:
+    ids = random_ids(2, 6)
+    assert torch.equal(logits_of(model, ids, attention_mask=torch.ones_like(ids)), logits_of(model, ids))
+
+
+def test_a_later_token_never_changes_an_earlier_one(model: LoopedModel) -> None:
+    ids = random_ids(1, 12)
+    changed = torch.cat([ids[:, :8], random_ids(1, 4, seed=9)], dim=1)
+    first, second = logits_of(model, ids), logits_of(model, changed)
+    assert_close(first[:, :8], second[:, :8])
+    assert not torch.allclose(first[:, 8:], second[:, 8:])
+
+
+def test_embeddings_may_be_given_instead_of_tokens(model: LoopedModel) -> None:
+    ids = random_ids(1, 6)
+    embeddings = model.get_input_embeddings()(ids)
+    with torch.no_grad():
+        assert torch.equal(model(inputs_embeds=embeddings).logits, logits_of(model, ids))
+
+
+# However it is attended
+
+
+@pytest.mark.parametrize("family", MAKERS)
+def test_sdpa_equals_eager(family: str) -> None:
+    sdpa, eager = attending(MAKERS[family](), "sdpa"), attending(MAKERS[family](), "eager")
+    ids, mask = left_padded([random_ids(1, 5)[0], random_ids(1, 11, seed=1)[0]])
+    assert_close(logits_of(sdpa, ids[1:]), logits_of(eager, ids[1:]))
+    chunks = [6, 1, 4]
+    found, wanted = (decoded(each, ids, chunks, attention_mask=mask)[:, -5:] for each in (sdpa, eager))
+    assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("family", ["huginn", "ouro"])
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_grouped_heads_are_attended_alike(family: str, implementation: str) -> None:
+    model = MAKERS[family](num_key_value_heads=2)
+    wanted = logits_of(model, random_ids(2, 9))
+    assert_close(decoded(attending(model, implementation), random_ids(2, 9), [5, 1, 3]), wanted)
+
+
+def test_even_a_padded_token_sees_itself() -> None:
+    """An attention that takes a softmax over nothing would put NaN into the keys that others weigh by 0."""
+    valid = torch.tensor([[False, False, True], [True, True, True]])
+    mask = causal_mask(Span(2, 0, 3), torch.device("cpu"), valid, "sdpa")
+    assert mask is not None and mask.shape == (2, 1, 3, 3)
+    assert mask[0, 0].tolist() == [[True, False, False], [False, True, False], [False, False, True]]
+    assert torch.equal(mask[1, 0], torch.ones(3, 3, dtype=torch.bool).tril())
+
+
+# However many loops
+
+
+@pytest.mark.parametrize("loops", [1, 2, 7])
+def test_fewer_and_more_loops_at_the_call(model: LoopedModel, loops: int) -> None:
+    ids = random_ids(1, 6)
+    wanted = loopcd.loop_logits(model, ids, loops=[loops])[:, 0]
+    assert_close(logits_of(model, ids, num_loops=loops), wanted)
+    assert_close(decoded(model, ids, [3, 3], num_loops=loops), wanted)
+    if loops != model.num_loops:
+        assert not torch.allclose(wanted, logits_of(model, ids), atol=1e-2)
+
+
+@pytest.mark.parametrize("family", MAKERS)
+def test_set_num_loops(family: str) -> None:
+    model = MAKERS[family]()
+    ids = random_ids(1, 6)
+    wanted = loopcd.loop_logits(model, ids, loops=[2])[:, 0]
+    model.set_num_loops(2)
+    assert model.num_loops == 2
+    assert_close(logits_of(model, ids), wanted)
+
+
+def test_loop_logits_are_the_model_stopped_there(model: LoopedModel) -> None:
+    ids, mask = left_padded([random_ids(1, 3)[0], random_ids(1, 7, seed=1)[0]])
+    found = loopcd.loop_logits(model, ids, mask)
+    assert found.shape == (2, model.num_loops, 7, VOCABULARY)
+    for loop in range(1, model.num_loops + 1):
+        wanted = logits_of(model, ids, attention_mask=mask, num_loops=loop)
+        assert_close(found[0, loop - 1, -3:], wanted[0, -3:])
+        assert_close(found[1, loop - 1], wanted[1])
+    chosen = loopcd.loop_logits(model, ids, mask, loops=[3, 1, 3])
+    assert torch.equal(chosen[1], found[1, [2, 0, 2]])
+
+
+def test_latents_and_kept_logits(model: LoopedModel) -> None:
+    ids = random_ids(1, 6)
+    with torch.no_grad():
+        output = model(ids, output_hidden_states=True, logits_to_keep=2)
+        state = model.begin(ids)
+        for latent in output.hidden_states:
+            assert torch.equal(latent, state.hidden)
+            state = model.advance(state)
+    assert len(output.hidden_states) == model.num_loops + 1
+    assert_close(output.logits, logits_of(model, ids)[:, -2:])
+    assert model(ids).hidden_states is None
+
+
+def test_the_loss_is_that_of_the_next_token(model: LoopedModel) -> None:
+    ids = random_ids(2, 6)
+    logits = logits_of(model, ids)[:, :-1].flatten(0, 1)
+    assert_close(model(ids, labels=ids).loss, torch.nn.functional.cross_entropy(logits, ids[:, 1:].flatten()))
+
+
+def test_the_head_of_a_few_tokens_only(model: LoopedModel) -> None:
+    hidden = torch.randn(2, 3, 32, generator=torch.Generator().manual_seed(0))
+    tokens = random_ids(6, 5).view(2, 3, 5)
+    with torch.no_grad():
+        assert_close(model.head(hidden, tokens), model.head(hidden).gather(-1, tokens), 1e-5)
+
+
+# The stages by hand
+
+
+@torch.no_grad()
+def test_rows_of_a_state_may_go_on_alone(model: LoopedModel) -> None:
+    rows = [random_ids(1, length, seed=length)[0] for length in (6, 3, 5)]
+    ids, mask = left_padded(rows)
+    state = model.advance(model.begin(ids, attention_mask=mask)).keep(torch.tensor([2, 0]))
+    state = model.advance(state).keep(torch.tensor([0]))
+    found = model.head(model.readout(model.advance(state)))
+    assert_close(found[0, -5:], logits_of(model, rows[2][None], num_loops=3)[0])
+
+
+# Numbers of other kinds
+
+
+@pytest.mark.parametrize("family", MAKERS)
+def test_bfloat16_is_near_float32(family: str) -> None:
+    ids = random_ids(2, 12)
+    wanted = logits_of(MAKERS[family](), ids)
+    found = decoded(MAKERS[family]().bfloat16(), ids, [8, 1, 1, 2])
+    assert found.dtype == torch.bfloat16
+    assert (found.float() - wanted).abs().mean() < 0.1 * wanted.std()
+
+
+def test_training_mode_has_gradients_for_every_weight(own_model: LoopedModel) -> None:
+    model = type(own_model)(own_model.config)
+    model.load_state_dict(own_model.state_dict())
+    model.train()
+    ids = random_ids(2, 6)
+    output = model(ids, labels=ids)
+    assert output.past_key_values is None
+    output.loss.backward()
+    without = {name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()}
+    assert {name for name in without if "early_exit_gate" not in name} == set()
+
+
+# Bad input
+
+
+@pytest.mark.parametrize("loops", [0, -1, 2.5, True, "3"])
+def test_a_wrong_number_of_loops(model: LoopedModel, loops: Any) -> None:
+    ids = random_ids(1, 3)
+    for call in (
+        lambda: model(ids, num_loops=loops),
+        lambda: model.generate(ids, max_new_tokens=2, num_loops=loops),
+        lambda: model.set_num_loops(loops),
+    ):
+        with pytest.raises(ValueError, match=rf"num_loops={loops!r}: a whole number of loops, at least 1"):
+            call()
+    with pytest.raises(ValueError, match="at least 1"):
+        loopcd.loop_logits(model, ids, loops=[1, loops])
+
+
+def test_no_loops_named(model: LoopedModel) -> None:
+    with pytest.raises(ValueError, match=r"loops=\[\]"):
+        loopcd.loop_logits(model, random_ids(1, 3), loops=[])
+
+
+@pytest.mark.parametrize("wrong", [-1, VOCABULARY, 10**6])
+def test_a_token_outside_the_vocabulary(model: LoopedModel, wrong: int) -> None:
+    ids = random_ids(2, 3)
+    ids[1, 1] = wrong
+    for call in (model, lambda x: model.generate(x, max_new_tokens=2), lambda x: loopcd.loop_logits(model, x)):
+        with pytest.raises(ValueError, match=f"input_ids holds token id {wrong}: the vocabulary has ids 0 to 258"):
+            call(ids)
+
+
+def test_an_empty_prompt(model: LoopedModel) -> None:
+    empty = torch.zeros(1, 0, dtype=torch.long)
+    for call in (model, lambda x: model.generate(x, max_new_tokens=2), lambda x: loopcd.loop_logits(model, x)):
+        with pytest.raises(ValueError, match=r"input_ids has shape \(1, 0\): .* at least one token"):
+            call(empty)
+
+
+def test_neither_tokens_nor_embeddings(model: LoopedModel) -> None:
+    with pytest.raises(ValueError, match="input_ids or inputs_embeds"):
+        model()
+
+
+def test_a_context_past_the_limit(model: LoopedModel) -> None:
+    with pytest.raises(ValueError, match="257 tokens do not fit the model's context of 256"):
+        model(random_ids(1, 257))
+    cache = LoopCache()
+    logits_of(model, random_ids(1, 256), cache)
+    with pytest.raises(ValueError, match="257 tokens do not fit the model's context of 256"):
+        logits_of(model, torch.tensor([[PAD]]), cache)
