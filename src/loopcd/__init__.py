@@ -3,34 +3,43 @@
 Importing this registers the model types `huginn_raven` and `ouro` with transformers' Auto classes, and changes nothing else.
 """
 
-from transformers import AutoConfig, AutoModelForCausalLM
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from loopcd.decoding import (
-    MTI,
-    EarlyExit,
-    Generation,
-    Greedy,
-    LoopCD,
-    NoiseCD,
-    SelfDraft,
-    SelfEval,
-    generate,
-    stream,
-)
-from loopcd.models import (
-    HuginnConfig,
-    HuginnForCausalLM,
-    OuroConfig,
-    OuroForCausalLM,
-    load,
-    loop_logits,
-)
+from transformers import AutoConfig
+
+from loopcd.models.configs import HuginnConfig, OuroConfig
+
+if TYPE_CHECKING:
+    from loopcd.decoding import (
+        MTI,
+        EarlyExit,
+        Generation,
+        Greedy,
+        LoopCD,
+        NoiseCD,
+        SelfDraft,
+        SelfEval,
+        generate,
+        stream,
+    )
+    from loopcd.models import HuginnForCausalLM, OuroForCausalLM, load, loop_logits
 
 __version__ = "0.1.0"
 
-for _config, _model in ((HuginnConfig, HuginnForCausalLM), (OuroConfig, OuroForCausalLM)):
-    AutoConfig.register(_config.model_type, _config, exist_ok=True)
-    AutoModelForCausalLM.register(_config, _model, exist_ok=True)
+# The models register themselves with AutoModelForCausalLM when a configuration of theirs is made.
+AutoConfig.register(HuginnConfig.model_type, HuginnConfig, exist_ok=True)
+AutoConfig.register(OuroConfig.model_type, OuroConfig, exist_ok=True)
+
+_MODELS = ("HuginnForCausalLM", "OuroForCausalLM", "load", "loop_logits")
+
+
+def __getattr__(name: str) -> Any:
+    """Bring in a room when something of it is first asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module 'loopcd' has no attribute {name!r}")
+    return getattr(import_module("loopcd.models" if name in _MODELS else "loopcd.decoding"), name)
+
 
 __all__ = [
     "MTI",

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 import loopcd
 from loopcd.models import HuginnForCausalLM, LoopedModel, OuroForCausalLM
-from loopcd.models.load import find
+from loopcd.models.loading import find
 from tools import (
     GOLDEN,
     MAKERS,

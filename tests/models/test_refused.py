@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 import loopcd
 from loopcd.models import HuginnForCausalLM
-from loopcd.models.load import find
+from loopcd.models.loading import find
 from tools import configure, refused, rewrite, save_model, tiny_huginn, tiny_ouro
 
 

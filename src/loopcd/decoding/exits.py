@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isfinite
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from loopcd.decoding import checks
 from loopcd.decoding.rules import relative_change
 from loopcd.models.stages import LoopedModel, LoopState
 
@@ -18,7 +18,8 @@ class EarlyExit:
 
     `criterion="latent"`: at the first loop r ≥ `min_loops` with mean_j ‖h_r − h_(r−1)‖ / ‖h_r‖ < `threshold` (τ), the mean
     being over the tokens of the pass: a whole prompt leaves at once, a generated token by itself.
-    `criterion="gate"` (Ouro): when the gate's cumulated exit probability reaches `threshold`.
+    `criterion="gate"` (Ouro): when the gate's cumulated exit probability reaches `threshold`. A threshold of 0 never leaves by
+    the first criterion, and at the first loop by the second.
     `exited` says how later tokens see, at later loops, one that left: by its `"last"` computed entry, or not
     (`"skip"`, the public Huginn code's default).
     """
@@ -29,14 +30,10 @@ class EarlyExit:
     exited: Literal["last", "skip"] = "last"
 
     def __post_init__(self) -> None:
-        if not isfinite(self.threshold) or self.threshold < 0:
-            raise ValueError(f"threshold={self.threshold}: a number of at least 0")
-        if isinstance(self.min_loops, bool) or not isinstance(self.min_loops, int) or self.min_loops < 0:
-            raise ValueError(f"min_loops={self.min_loops!r}: a whole number of loops, at least 0")
-        if self.criterion not in ("latent", "gate"):
-            raise ValueError(f'criterion={self.criterion!r}: "latent" or "gate"')
-        if self.exited not in ("last", "skip"):
-            raise ValueError(f'exited={self.exited!r}: "last" or "skip"')
+        checks.number("threshold", self.threshold, 0)
+        checks.whole("min_loops", self.min_loops, 0)
+        checks.one_of("criterion", self.criterion, ("latent", "gate"))
+        checks.one_of("exited", self.exited, ("last", "skip"))
 
     def check(self, model: LoopedModel) -> None:
         if self.criterion == "gate" and not hasattr(model, "gate_logits"):

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from operator import index
 from typing import Any, Literal
 
@@ -10,6 +9,7 @@ import torch
 from transformers.generation.logits_process import LogitsProcessorList, TemperatureLogitsWarper, TopPLogitsWarper
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
+from loopcd.decoding import checks
 from loopcd.decoding.loop import Job, Rows, Sampling
 from loopcd.decoding.methods import Greedy, Method
 from loopcd.decoding.texts import StopTexts, TextPieces, pad_left, trim
@@ -49,12 +49,9 @@ class _Request:
     def __post_init__(self) -> None:
         if not isinstance(self.method, Method):
             raise ValueError(f"method={self.method!r}: a method such as loopcd.Greedy() or loopcd.LoopCD()")
-        if isinstance(self.max_new_tokens, bool) or not isinstance(self.max_new_tokens, int) or self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens={self.max_new_tokens!r}: a whole number of at least 1")
-        if not isfinite(self.temperature) or self.temperature < 0:
-            raise ValueError(f"temperature={self.temperature}: a number of at least 0 (0 takes the best token)")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p={self.top_p}: above 0, and at most 1")
+        checks.whole("max_new_tokens", self.max_new_tokens, 1)
+        checks.number("temperature", self.temperature, 0)
+        checks.share("top_p", self.top_p)
         if any(not isinstance(stop, str) or not stop for stop in self.stop):
             raise ValueError(f"stop={self.stop!r}: stop strings of at least one character")
         if self.stop and self.tokenizer is None:
@@ -164,8 +161,7 @@ def generate(
     """
     if trace:
         raise ValueError("trace=True: traces of the loops cannot be recorded yet")
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(f"batch_size={batch_size!r}: a whole number of at least 1")
+    checks.whole("batch_size", batch_size, 1)
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
     request = _Request(model, tokenizer, method, max_new_tokens, stops, temperature, top_p, seed, init_seed, num_loops)
     single = isinstance(prompts, str)
@@ -207,6 +203,7 @@ def stream(
     request = _Request(model, tokenizer, method, max_new_tokens, stops, temperature, top_p, seed, init_seed, num_loops)
     if tokenizer is None:
         raise ValueError("stream yields text, but the model came without a tokenizer")
+    method.check(model, num_loops, tokenizer)
     job = request.job([request.encode(prompt, "prompt")], [0])
     return _pieces(method.steps(job), TextPieces(tokenizer, stops))
 

@@ -197,6 +197,17 @@ class LoopedOutput(GenerateDecoderOnlyOutput):
     drafts: Any = None  # a DraftReport, where a draft was used
 
 
+# settings of transformers' other ways of decoding, which a method would ignore
+_UNUSED = (
+    "prompt_lookup_num_tokens",
+    "assistant_early_exit",
+    "penalty_alpha",
+    "dola_layers",
+    "output_attentions",
+    "output_hidden_states",
+)
+
+
 def run_custom_generate(
     method: "Method",
     model: LoopedModel,
@@ -217,6 +228,13 @@ def run_custom_generate(
     config = generation_config
     if config.num_beams > 1:
         raise ValueError(f"num_beams={config.num_beams}: {type(method).__name__} chooses one token at a time; use num_beams=1")
+    refused = [name for name in _UNUSED if getattr(config, name, None)]
+    if refused:
+        raise ValueError(
+            f"{refused[0]}={getattr(config, refused[0])!r} has no effect with {type(method).__name__}: leave it out"
+        )
+    if input_ids.ndim != 2 or input_ids.shape[1] == 0:
+        raise ValueError("a method reads token ids: give input_ids of at least one token, not inputs_embeds")
     if past_key_values is None:
         past_key_values = model.new_cache(limit=config.max_length)
     if method.exit is not None:

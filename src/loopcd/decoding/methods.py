@@ -6,13 +6,14 @@ plain logits: processors, stopping criteria, sampling and streamers work as ever
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from math import isfinite
 from typing import Any, ClassVar
 
-from loopcd.decoding.draft import DraftReport, SelfDraft, checked_draft, drafted_steps
+from loopcd.decoding import checks
+from loopcd.decoding.draft import DraftReport, SelfDraft, checked_draft
 from loopcd.decoding.engine import Engine
 from loopcd.decoding.exits import EarlyExit
 from loopcd.decoding.loop import Job, Rows, Step, collect, run_custom_generate, steps
+from loopcd.decoding.rounds import drafted_steps
 from loopcd.decoding.scoring import GuidedScorer, LoopScorer, NoiseScorer, PlainScorer, Scorer
 from loopcd.decoding.selective import SelectiveScorer, parse_kinds
 from loopcd.models.presets import preset
@@ -40,6 +41,10 @@ class Method:
     def scorer(self, engine: Engine, tokenizer: Any) -> Scorer:
         """The method at work on one generation; settings that do not fit the model are refused here."""
         raise TypeError(f"{type(self).__name__} does not choose token by token")
+
+    def check(self, model: LoopedModel, num_loops: int | None, tokenizer: Any) -> None:
+        """Refuse, before anything is computed, settings that do not fit the model."""
+        self.scorer(Engine(model, num_loops, self.exit), tokenizer)
 
     def reserve(self, tokenizer: Any) -> int:
         """Tokens of the context that the method needs beside the text itself."""
@@ -93,13 +98,12 @@ class LoopCD(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.amateur_loop is not None and (isinstance(self.amateur_loop, bool) or not isinstance(self.amateur_loop, int)):
-            raise ValueError(f"amateur_loop={self.amateur_loop!r}: a whole number of loops")
+        if self.amateur_loop is not None:
+            checks.whole("amateur_loop", self.amateur_loop)
         if self.strength is not None:
-            check_strength(self.strength)
-        check_plausibility(self.plausibility)
-        if self.coda not in ("own", "shared"):
-            raise ValueError(f'coda={self.coda!r}: "own" or "shared"')
+            checks.number("strength", self.strength, 0)
+        checks.share("plausibility", self.plausibility)
+        checks.one_of("coda", self.coda, ("own", "shared"))
         if parse_kinds(self.where):
             checked_draft(self.draft, True, "LoopCD", [f"where={self.where!r}"])
         if parse_kinds(self.where) & {"hard", "easy"} and self.exit is not None:
@@ -126,7 +130,7 @@ class LoopCD(Method):
         if not kinds:
             return LoopScorer(engine.model, amateur, self.coda, **settings)
         if kinds & {"numeric", "operator"}:
-            need_tokenizer(tokenizer, f"where={self.where!r} reads the tokens' text")
+            checks.need_tokenizer(tokenizer, f"where={self.where!r} reads the tokens' text")
         return SelectiveScorer(
             engine.model, kinds, tokenizer, engine.num_loops, amateur_loop=amateur, coda=self.coda, **settings
         )
@@ -143,10 +147,9 @@ class NoiseCD(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isfinite(self.noise) or self.noise < 0:
-            raise ValueError(f"noise={self.noise}: a number of at least 0")
-        check_strength(self.strength)
-        check_plausibility(self.plausibility)
+        checks.number("noise", self.noise, 0)
+        checks.number("strength", self.strength, 0)
+        checks.share("plausibility", self.plausibility)
 
     def scorer(self, engine: Engine, tokenizer: Any) -> Scorer:
         settings = {"strength": self.strength, "plausibility": self.plausibility}
@@ -164,16 +167,14 @@ class MTI(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isfinite(self.entropy_threshold) or self.entropy_threshold < 0:
-            raise ValueError(f"entropy_threshold={self.entropy_threshold}: a number of at least 0")
-        if not isfinite(self.guidance):
-            raise ValueError(f"guidance={self.guidance}: a number")
+        checks.number("entropy_threshold", self.entropy_threshold, 0)
+        checks.number("guidance", self.guidance)
         if not self.negative_prompt:
             raise ValueError("negative_prompt='': a text of at least one token")
-        check_plausibility(self.plausibility)
+        checks.share("plausibility", self.plausibility)
 
     def negative_ids(self, tokenizer: Any) -> list[int]:
-        need_tokenizer(tokenizer, "MTI reads its negative prompt")
+        checks.need_tokenizer(tokenizer, "MTI reads its negative prompt")
         return tokenizer(self.negative_prompt, add_special_tokens=False).input_ids
 
     def reserve(self, tokenizer: Any) -> int:
@@ -182,18 +183,3 @@ class MTI(Method):
     def scorer(self, engine: Engine, tokenizer: Any) -> Scorer:
         negative = self.negative_ids(tokenizer)
         return GuidedScorer(engine, negative, self.entropy_threshold, self.guidance, self.plausibility)
-
-
-def check_strength(strength: float) -> None:
-    if not isfinite(strength) or strength < 0:
-        raise ValueError(f"strength={strength}: a number of at least 0")
-
-
-def check_plausibility(plausibility: float) -> None:
-    if not 0 < plausibility <= 1:  # also refuses NaN
-        raise ValueError(f"plausibility={plausibility}: above 0, and at most 1")
-
-
-def need_tokenizer(tokenizer: Any, reason: str) -> None:
-    if tokenizer is None:
-        raise ValueError(f"{reason}: pass the tokenizer, as in generate(..., tokenizer=tokenizer)")

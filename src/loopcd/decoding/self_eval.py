@@ -2,16 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from math import isfinite
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.generation.logits_process import LogitsProcessorList, TemperatureLogitsWarper, TopPLogitsWarper
 
+from loopcd.decoding import checks
 from loopcd.decoding.engine import Engine
 from loopcd.decoding.loop import Job, Rows, Sampling, Step
-from loopcd.decoding.methods import Greedy, Method, need_tokenizer
+from loopcd.decoding.methods import Greedy, Method
 from loopcd.decoding.scoring import Scorer
 from loopcd.decoding.texts import pad_left, trim
 
@@ -35,12 +35,13 @@ class SelfEval(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.candidates, bool) or not isinstance(self.candidates, int) or self.candidates < 1:
-            raise ValueError(f"candidates={self.candidates!r}: a whole number of at least 1")
-        if not isfinite(self.temperature) or self.temperature <= 0:
-            raise ValueError(f"temperature={self.temperature}: a number above 0")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p={self.top_p}: above 0, and at most 1")
+        checks.whole("candidates", self.candidates, 1)
+        checks.positive("temperature", self.temperature)
+        checks.share("top_p", self.top_p)
+
+    def reserve(self, tokenizer: Any) -> int:
+        checks.need_tokenizer(tokenizer, "SelfEval asks the model about its answers")
+        return len(tokenizer(QUESTION.format(question="", answer="")).input_ids) + 8  # some room for other cuts of the text
 
     def scorer(self, engine: Engine, tokenizer: Any) -> Scorer:
         raise ValueError("SelfEval cannot be streamed: it knows its answer only when all candidates are written")
@@ -48,7 +49,12 @@ class SelfEval(Method):
     def rows(self, job: Job, on_step: Callable[[Step], None] | None = None) -> Rows:
         if on_step is not None:
             raise ValueError("SelfEval cannot be streamed: it knows its answer only when all candidates are written")
-        need_tokenizer(job.tokenizer, "SelfEval asks the model about its answers")
+        if job.sampling.draw or job.sampling.keeps or job.init_seed is not None:
+            raise ValueError(
+                "SelfEval draws its candidates itself: set SelfEval(temperature=, top_p=, seed=), "
+                "and leave temperature, init_seed and output_scores of generate alone"
+            )
+        checks.need_tokenizer(job.tokenizer, "SelfEval asks the model about its answers")
         labels = label_ids(job.tokenizer)
         made = [Greedy(exit=self.exit).rows(self._candidate(job, k)) for k in range(self.candidates)]
         judged = torch.stack([self._judge(job, rows, labels) for rows in made])  # [candidates, batch]

@@ -62,25 +62,21 @@ class Stopper:
         """[1, length]"""
         return torch.tensor([self.texts[row]], device=self.device)
 
-    def add(self, tokens: Tensor, rows: Tensor) -> Tensor:
-        """Append a token to each of the rows marked in `rows` [batch]; mark those that end by it."""
-        ended = torch.zeros_like(rows)
-        for row, (token, taking) in enumerate(zip(tokens.tolist(), rows.tolist(), strict=True)):
-            if taking:
-                self.texts[row].append(token)
-                ended[row] = self._ends(row, token)
-        return ended
+    def add(self, row: int, token: int) -> bool:
+        """Append a token to a row's text; whether the row ends by it."""
+        self.texts[row].append(token)
+        return self._ends(row, token)
 
     def _ends(self, row: int, token: int) -> bool:
         if token in self.ends or (self.longest is not None and len(self.texts[row]) >= self.longest):
             return True
         return any(bool(criterion(self.text(row), None)) for criterion in self.others)  # pyright: ignore
 
-    def remaining(self, rows: Tensor) -> int:
+    def remaining(self, rows: Sequence[bool]) -> int:
         """Tokens that the row with the most room may still get, of the rows marked in `rows`."""
         if self.longest is None:
             return 2**31
-        return self.longest - min(len(text) for text, taking in zip(self.texts, rows.tolist(), strict=True) if taking)
+        return self.longest - min(len(text) for text, wanted in zip(self.texts, rows, strict=True) if wanted)
 
 
 class TextPieces:

@@ -1,13 +1,41 @@
 """What a looped model is: the four stages, the cache, the families, and how to load one."""
 
-from loopcd.models.cache import LoopCache
-from loopcd.models.hrm_text import LoopedHrmText
-from loopcd.models.huginn import HuginnConfig, HuginnForCausalLM
-from loopcd.models.load import load
-from loopcd.models.memory import cache_bytes
-from loopcd.models.ouro import OuroConfig, OuroForCausalLM
-from loopcd.models.presets import Preset, preset
-from loopcd.models.stages import LoopedModel, LoopState, loop_logits
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from loopcd.models.configs import HuginnConfig, OuroConfig
+
+if TYPE_CHECKING:
+    from loopcd.models.cache import LoopCache
+    from loopcd.models.hrm_text import LoopedHrmText
+    from loopcd.models.huginn import HuginnForCausalLM
+    from loopcd.models.loading import load
+    from loopcd.models.memory import cache_bytes
+    from loopcd.models.ouro import OuroForCausalLM
+    from loopcd.models.presets import Preset, preset
+    from loopcd.models.stages import LoopedModel, LoopState, loop_logits
+
+# where the rest is; it is imported when it is first asked for, since transformers' model classes take a second to import
+_HOMES = {
+    "LoopCache": "cache",
+    "LoopedHrmText": "hrm_text",
+    "HuginnForCausalLM": "huginn",
+    "load": "loading",
+    "cache_bytes": "memory",
+    "OuroForCausalLM": "ouro",
+    "Preset": "presets",
+    "preset": "presets",
+    "LoopedModel": "stages",
+    "LoopState": "stages",
+    "loop_logits": "stages",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
 
 __all__ = [
     "HuginnConfig",

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoConfig
 
 from loopcd.models import checkpoint
-from loopcd.models.load import built_in, checked_dtype
+from loopcd.models.loading import built_in, checked_dtype
 from loopcd.models.memory import cache_bytes, gigabytes
 from loopcd.models.presets import FAMILIES, PUBLIC, empty_model, preset
 from loopcd.models.stages import LoopedModel, checked_loops

@@ -16,69 +16,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
-from transformers import PreTrainedConfig
+from transformers import AutoModelForCausalLM
 from transformers import initialization as init
 
 from loopcd.models.cache import Branch, LoopCache, Slot, Span
-from loopcd.models.layers import LoopedLayer, RMSNorm, rotary_angles, rotate_neighbours
+from loopcd.models.configs import HuginnConfig
+from loopcd.models.layers import LoopedLayer, RMSNorm, RotaryTable, rotate_neighbours
 from loopcd.models.stages import Coda, LoopedModel, LoopState, Pass, checked_loops, positions_of
-
-
-@strict
-class HuginnConfig(PreTrainedConfig):
-    """The public checkpoint's `config.json`, field for field; what only its training code reads is kept, not used."""
-
-    model_type = "huginn_raven"
-    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
-    attribute_map = {  # noqa: RUF012
-        "num_attention_heads": "n_heads",
-        "hidden_size": "n_embd",
-        "num_hidden_layers": "n_layers",
-        "max_position_embeddings": "block_size",
-    }
-
-    n_embd: int = 5280
-    n_heads: int = 55
-    num_key_value_heads: int | None = None
-    n_layers: int | None = None  # of prelude, core and coda together
-    n_layers_in_prelude: int = 2
-    n_layers_in_recurrent_block: int = 4
-    n_layers_in_coda: int = 2
-    mean_recurrence: int = 32
-    intermediate_size: int = 17920
-    block_size: int = 4096
-    vocab_size: int = 65536
-    head_dim: int | None = None
-    norm_eps: float = 1e-6
-    qk_bias: bool = True
-    rope_base: int | float = 50_000
-    tie_embeddings: bool = True
-    tie_word_embeddings: bool = True
-    use_cache: bool = True
-    initializer_range: float | None = None
-    bos_token_id: int | None = None
-    eos_token_id: int | list[int] | None = None
-    pad_token_id: int | None = None
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        if self.n_heads < 1 or self.n_embd % self.n_heads or (self.n_embd // self.n_heads) % 2:
-            raise ValueError(f"n_embd={self.n_embd} does not divide into n_heads={self.n_heads} heads of even size")
-        self.head_dim = self.n_embd // self.n_heads
-        self.num_key_value_heads = self.num_key_value_heads or self.n_heads
-        if self.n_heads % self.num_key_value_heads:
-            raise ValueError(f"n_heads={self.n_heads} is no multiple of num_key_value_heads={self.num_key_value_heads}")
-        if self.mean_recurrence < 1:
-            raise ValueError(f"mean_recurrence={self.mean_recurrence}: at least one loop")
-        self.n_layers = self.n_layers_in_prelude + self.n_layers_in_recurrent_block + self.n_layers_in_coda
-        # a saved untied model carries both names of the same switch; either says untied
-        self.tie_embeddings = self.tie_word_embeddings = self.tie_embeddings and self.tie_word_embeddings
-        super().__post_init__(**kwargs)
-
-    @property
-    def initial_std(self) -> float:
-        return sqrt(2 / (5 * self.n_embd))
 
 
 class HuginnAttention(nn.Module):
@@ -159,6 +104,8 @@ class HuginnForCausalLM(LoopedModel):
             }
         )
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        self.rotary = RotaryTable(config.rope_base, config.n_embd // config.n_heads, "neighbours")
+        self.layers_in = (config.n_layers_in_prelude, config.n_layers_in_recurrent_block, config.n_layers_in_coda)
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -193,8 +140,8 @@ class HuginnForCausalLM(LoopedModel):
         self.config.mean_recurrence = checked_loops(num_loops, 0)
 
     def loop_slots(self, loop: int) -> Sequence[int]:
-        core = self.config.n_layers_in_recurrent_block
-        first = self.config.n_layers_in_prelude + self.config.n_layers_in_coda + (loop - 1) * core
+        prelude, core, coda = self.layers_in
+        first = prelude + coda + (loop - 1) * core
         return range(first, first + core)
 
     def slot_count(self, num_loops: int | None = None) -> int:
@@ -216,8 +163,8 @@ class HuginnForCausalLM(LoopedModel):
         """`init_seed` draws the initial state (one seed, or one a row), `init_state` gives it; zero otherwise."""
         x = self.embedded(input_ids, inputs_embeds) * sqrt(self.config.n_embd)
         tokens, position_ids = self.open_pass(x, cache, attention_mask, position_ids)
-        rotary = self._rotary(position_ids)
-        slots = range(self.config.n_layers_in_prelude)
+        rotary = self.rotary(position_ids, tokens.length, torch.float32)
+        slots = range(self.layers_in[0])
         x = _through(self.transformer["prelude"], x, rotary, tokens.mask, _slots(cache, slots), tokens.span)
         if init_state is None:
             init_state = self.initial_state(x, position_ids, init_seed)
@@ -243,13 +190,8 @@ class HuginnForCausalLM(LoopedModel):
 
     @property
     def _coda_slots(self) -> range:
-        first = self.config.n_layers_in_prelude
-        return range(first, first + self.config.n_layers_in_coda)
-
-    def _rotary(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        angles = rotary_angles(position_ids, self.config.rope_base, self.config.head_dim).repeat_interleave(2, dim=-1)
-        sign = torch.tensor([-1.0, 1.0], device=angles.device).repeat(angles.shape[-1] // 2)
-        return angles.cos()[:, :, None], (angles.sin() * sign)[:, :, None]  # each [rows, time, 1, head_dim]
+        prelude, _, coda = self.layers_in
+        return range(prelude, prelude + coda)
 
     def initial_state(self, like: Tensor, position_ids: Tensor, seed: int | Sequence[int] | None) -> Tensor:
         """Zero; or by `seed` the Gaussian, cut off at three deviations, that training starts from: a fixed draw a position."""
@@ -297,7 +239,8 @@ class HuginnForCausalLM(LoopedModel):
         x, span = branch.due(tokens.span, count)
         valid = None if cache.valid is None else cache.valid[:, : span.stop]
         mask = self.make_mask(span, valid, x.device)
-        hidden = self._coda(x, self._rotary(positions_of(span, valid, x.device)), mask, branch.slots, span)
+        rotary = self.rotary(positions_of(span, valid, x.device), span.stop, torch.float32)
+        hidden = self._coda(x, rotary, mask, branch.slots, span)
         return hidden[:, -count:]
 
     def _read_shared(self, state: LoopState, at: int) -> Tensor:
@@ -349,3 +292,6 @@ def _drawn_states(seed: int, positions: range, width: int, std: float) -> Tensor
 def _drawn_block(seed: int, block: int, width: int, std: float) -> Tensor:
     generator = torch.Generator().manual_seed((seed * 1_000_003 + block) % 2**63)
     return nn.init.trunc_normal_(torch.empty(DRAWN_AT_ONCE, width), std=std, a=-3 * std, b=3 * std, generator=generator)
+
+
+AutoModelForCausalLM.register(HuginnConfig, HuginnForCausalLM, exist_ok=True)

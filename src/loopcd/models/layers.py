@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -39,10 +39,35 @@ def _scalar(value: float) -> Tensor:
     return torch.tensor(value)
 
 
-def rotary_angles(positions: Tensor, base: float, head_dim: int) -> Tensor:
-    """Angles [rows, time, head_dim / 2] in float32 for positions [rows, time]."""
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim
-    return positions[..., None].float() * (1.0 / base**exponents)
+class RotaryTable:
+    """cos and signed sin of the rotary angles, looked up by position; made in float32 as far as positions were asked for.
+
+    `paired` says which elements of a head are rotated together: "neighbours" (2i, 2i + 1), or "halves" (i, i + head_dim / 2).
+    It is no buffer of the model: it follows from the configuration, and a checkpoint's rounded copy must not replace it.
+    """
+
+    def __init__(self, base: float, head_dim: int, paired: Literal["neighbours", "halves"]) -> None:
+        self.base, self.head_dim, self.paired = base, head_dim, paired
+        self._made: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, positions: Tensor, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """cos and sin, each [rows, time, 1, head_dim], of positions [rows, time] below `length`."""
+        key = (positions.device, dtype)
+        if key not in self._made or self._made[key][0].shape[0] < length:
+            with torch.inference_mode(False), torch.no_grad():  # else a table made while decoding could not serve training
+                self._made[key] = self._make(max(256, 2 * length), *key)
+        cos, sin = self._made[key]
+        return cos[positions], sin[positions]
+
+    def _make(self, length: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        exponents = torch.arange(0, self.head_dim, 2, dtype=torch.float32, device=device) / self.head_dim
+        angles = torch.arange(length, device=device)[:, None].float() * (1.0 / self.base**exponents)
+        cos, sin = angles.cos(), angles.sin()  # [length, head_dim / 2]
+        if self.paired == "halves":
+            both = torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
+        else:
+            both = torch.stack([cos, cos], dim=-1).flatten(1), torch.stack([-sin, sin], dim=-1).flatten(1)
+        return both[0][:, None].to(dtype), both[1][:, None].to(dtype)
 
 
 def rotate_neighbours(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

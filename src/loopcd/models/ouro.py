@@ -12,68 +12,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
-from transformers import PreTrainedConfig
+from transformers import AutoModelForCausalLM
 from transformers import initialization as init
 from transformers.modeling_outputs import CausalLMOutputWithPast
-from transformers.modeling_rope_utils import RopeParameters
 
 from loopcd.models.cache import LoopCache
-from loopcd.models.layers import LoopedLayer, RMSNorm, rotary_angles, rotate_halves
+from loopcd.models.configs import OuroConfig
+from loopcd.models.layers import LoopedLayer, RMSNorm, RotaryTable, rotate_halves
 from loopcd.models.stages import LoopedModel, LoopState, Pass, checked_loops
-
-
-@strict
-class OuroConfig(PreTrainedConfig):
-    """The public checkpoints' `config.json`; sliding windows, which no public checkpoint uses, are refused."""
-
-    model_type = "ouro"
-    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
-    default_theta = 10_000.0
-
-    vocab_size: int = 49152
-    hidden_size: int = 2048
-    intermediate_size: int = 5632
-    num_hidden_layers: int = 24
-    num_attention_heads: int = 16
-    num_key_value_heads: int | None = None
-    head_dim: int | None = None
-    hidden_act: str = "silu"
-    max_position_embeddings: int = 65536
-    initializer_range: float = 0.02
-    rms_norm_eps: float = 1e-6
-    total_ut_steps: int = 4
-    early_exit_threshold: float = 1.0
-    tie_word_embeddings: bool = False
-    use_cache: bool = True
-    use_sliding_window: bool = False
-    rope_parameters: RopeParameters | dict | None = None
-    bos_token_id: int | None = None
-    eos_token_id: int | list[int] | None = None
-    pad_token_id: int | None = None
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        heads, self.num_key_value_heads = self.num_attention_heads, self.num_key_value_heads or self.num_attention_heads
-        if heads < 1 or heads % self.num_key_value_heads:
-            raise ValueError(f"num_attention_heads={heads} is no multiple of num_key_value_heads={self.num_key_value_heads}")
-        self.head_dim = self.head_dim or self.hidden_size // heads
-        if self.head_dim % 2:
-            raise ValueError(f"hidden_size={self.hidden_size} gives {heads} heads of odd size {self.head_dim}")
-        if self.total_ut_steps < 1:
-            raise ValueError(f"total_ut_steps={self.total_ut_steps}: at least one loop")
-        if self.use_sliding_window:
-            raise ValueError("use_sliding_window=True: Ouro is supported with full attention only")
-        if self.hidden_act != "silu":
-            raise ValueError(f"hidden_act={self.hidden_act!r}: Ouro uses 'silu'")
-        super().__post_init__(**kwargs)
-        rope_type = (self.rope_parameters or {}).get("rope_type", "default")
-        if rope_type != "default":
-            raise ValueError(f"rope_type={rope_type!r}: Ouro is supported with plain rotary positions only")
-
-    @property
-    def rope_base(self) -> float:
-        return float((self.rope_parameters or {}).get("rope_theta") or self.default_theta)
 
 
 class OuroAttention(nn.Module):
@@ -147,6 +94,7 @@ class OuroForCausalLM(LoopedModel):
         super().__init__(config)
         self.model = OuroStack(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.rotary = RotaryTable(config.rope_base, config.head_dim or 0, "halves")
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -172,7 +120,7 @@ class OuroForCausalLM(LoopedModel):
         self.config.total_ut_steps = checked_loops(num_loops, 0)
 
     def loop_slots(self, loop: int) -> Sequence[int]:
-        layers = self.config.num_hidden_layers
+        layers = len(self.model.layers)
         return range((loop - 1) * layers, loop * layers)
 
     def slot_count(self, num_loops: int | None = None) -> int:
@@ -196,7 +144,7 @@ class OuroForCausalLM(LoopedModel):
             raise ValueError("init_seed and init_state are for models that start from a latent state (Huginn), not for Ouro")
         x = self.embedded(input_ids, inputs_embeds)
         tokens, position_ids = self.open_pass(x, cache, attention_mask, position_ids)
-        rotary = self._rotary(position_ids, x.dtype)
+        rotary = self.rotary(position_ids, tokens.length, x.dtype)
         return LoopState(x, 0, Pass(tokens.span, cache, tokens.mask, rotary))
 
     def advance(self, state: LoopState) -> LoopState:
@@ -208,11 +156,6 @@ class OuroForCausalLM(LoopedModel):
 
     def readout(self, state: LoopState) -> Tensor:
         return state.hidden
-
-    def _rotary(self, position_ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        angles = rotary_angles(position_ids, self.config.rope_base, self.config.head_dim)
-        cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
-        return torch.cat([cos, cos], -1)[:, :, None], torch.cat([-sin, sin], -1)[:, :, None]  # [rows, time, 1, head_dim]
 
     # -- the gate -----------------------------------------------------------------------------------------------------
 
@@ -290,3 +233,6 @@ def exit_loop(pdf: Tensor, threshold: float) -> Tensor:
     reached = pdf.cumsum(dim=-1) >= threshold  # [..., loops]
     last = pdf.shape[-1]
     return torch.where(reached.any(dim=-1), reached.float().argmax(dim=-1) + 1, last)
+
+
+AutoModelForCausalLM.register(OuroConfig, OuroForCausalLM, exist_ok=True)

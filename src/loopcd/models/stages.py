@@ -39,6 +39,7 @@ class Pass:
     mask: Tensor | None  # see layers.causal_mask
     rotary: Any  # the family's own form of the positions
     injected: Tensor | None = None  # [rows, time, width], what Huginn's loops are fed beside the state
+    length: int = 0  # all positions of the pass are below this
 
     def mask_at(self, loop: int) -> Tensor | None:
         """The mask of loop `loop` (1 is the first): columns that left before it may be unseen."""
@@ -194,14 +195,17 @@ class LoopedModel(PreTrainedModel, GenerationMixin):
         else:
             span = cache.open(batch, time, new)
             valid = cache.valid
+        length = span.stop
         if position_ids is None:
             position_ids = positions_of(span, valid, embeddings.device)
+        elif not torch.compiler.is_compiling():
+            length = max(length, int(position_ids.max()) + 1)  # positions of the caller's own
         if span.stop > self.max_context and (valid is None or int(position_ids.max()) >= self.max_context):
             if cache is not None and span.columns is None:
                 cache.crop(-time)  # a refused pass leaves no trace
             raise ValueError(f"{span.stop} tokens do not fit the model's context of {self.max_context}")
         mask = self.make_mask(span, valid, embeddings.device)
-        return Pass(span, cache, mask, rotary=position_ids), position_ids
+        return Pass(span, cache, mask, rotary=position_ids, length=length), position_ids
 
     def make_mask(self, span: Span, valid: Tensor | None, device: torch.device) -> Tensor | None:
         """What the span's tokens see, in the form that the family's attention takes."""
@@ -231,17 +235,17 @@ class LoopedModel(PreTrainedModel, GenerationMixin):
             return inputs_embeds
         if input_ids is None:
             raise ValueError("a pass needs input_ids or inputs_embeds")
-        self.check_tokens(input_ids)
-        return self.get_input_embeddings()(input_ids)
-
-    def check_tokens(self, input_ids: Tensor) -> None:
-        """One clear sentence instead of an index error deep inside the embedding."""
-        if torch.compiler.is_compiling() or input_ids.is_meta:
-            return
         if input_ids.ndim != 2 or input_ids.shape[1] == 0:
             raise ValueError(f"input_ids has shape {tuple(input_ids.shape)}: a batch of prompts of at least one token")
-        if input_ids.shape[1] == 1 and input_ids.device.type != "cpu":
-            return  # a token that the model chose itself is not worth waiting for the device
+        if input_ids.device.type not in ("cpu", "meta") and input_ids.shape[1] > 1:
+            self._check_tokens(input_ids)  # elsewhere the embedding itself notices, without a wait for the device
+        try:
+            return self.get_input_embeddings()(input_ids)
+        except IndexError:
+            self._check_tokens(input_ids)
+            raise
+
+    def _check_tokens(self, input_ids: Tensor) -> None:
         low, high = (int(x) for x in torch.aminmax(input_ids))
         if low < 0 or high >= self.config.vocab_size:
             wrong = low if low < 0 else high
@@ -326,6 +330,8 @@ class LoopedModel(PreTrainedModel, GenerationMixin):
         """
         if not callable(custom_generate):
             return super().generate(*args, custom_generate=custom_generate, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+        if kwargs.get("assistant_model") is not None:
+            raise ValueError("assistant_model has no effect with a decoding method: leave it out")
         accepted = inspect.signature(custom_generate).parameters
         bound = {name: kwargs.get(name) for name in ("streamer", "tokenizer") if name in accepted}
         tokenizer = kwargs.pop("tokenizer", None)

@@ -1,0 +1,3 @@
+from loopcd.cli import main
+
+main()

@@ -1,0 +1,96 @@
+"""`loopcd bench`"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from loopcd.cli.group import main, print_tables
+
+
+@main.command()
+@click.option("--models", "names", help="Built-in names or folders, comma-separated (all built-in ones if not given).")
+@click.option("--batch", default="1,8", show_default=True, help="Batch sizes, comma-separated.")
+@click.option("--what", help="Parts, comma-separated: methods, decode, overhead, worst, devices, compile, memory, load.")
+@click.option("--rounds", type=int, help="Rounds in which everything is timed once.")
+@click.option("--max-new-tokens", type=int, help="Longest text of the methods' part.")
+@click.option("--quick", is_flag=True, help="Few rounds and small sizes: within a minute.")
+@click.option("--compare", "earlier", type=click.Path(), help="JSON of an earlier run: what changed since.")
+@click.option("--from", "stored", type=click.Path(), help="JSON of a run to show, instead of running one.")
+@click.option("--report", type=click.Path(), help="Write this page (Markdown, with an SVG beside it).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def bench(
+    names: str | None,
+    batch: str,
+    what: str | None,
+    rounds: int | None,
+    max_new_tokens: int | None,
+    quick: bool,
+    earlier: str | None,
+    stored: str | None,
+    report: str | None,
+    as_json: bool,
+) -> None:
+    """Measure speed and memory: ratios of things run alternately in one process, with their spread."""
+    from loopcd import bench as measuring
+
+    before = None if earlier is None else _read_run(earlier)
+    if stored is not None:
+        found = _read_run(stored)
+    else:
+        settings = measuring.Settings(
+            what=None if what is None else tuple(_comma_separated(what, "--what")),
+            models=None if names is None else _comma_separated(names, "--models"),
+            batches=_whole_numbers(batch, "--batch"),
+            rounds=rounds,
+            max_new_tokens=max_new_tokens,
+            quick=quick,
+        )
+        found = measuring.run(settings, lambda line: click.echo(line, err=True))
+    changes = None if before is None else measuring.compare(found, before)
+    if report is not None:
+        for path in measuring.write_report(found, Path(report)):
+            click.echo(f"wrote {path}", err=True)
+    if as_json:
+        listed = [{**asdict(each), "change": each.change, "flagged": each.flagged} for each in changes or ()]
+        click.echo(json.dumps(found if changes is None else {**found, "changes": listed}))
+        return
+    shown = measuring.tables(found) + ([] if changes is None else [measuring.change_table(changes)])
+    print_tables(*(_rich(each) for each in shown))
+
+
+def _rich(each: Any) -> Any:
+    from rich.table import Table
+
+    table = Table(title=each.title)
+    for index, heading in enumerate(each.columns):
+        table.add_column(heading, justify="left" if index == 0 else "right", overflow="fold")
+    for row in each.rows:
+        table.add_row(*row)
+    return table
+
+
+def _read_run(path: str) -> dict[str, Any]:
+    try:
+        found = json.loads(Path(path).read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not the JSON of a run: {error}") from error
+    if not isinstance(found, dict) or "ratios" not in found or "machine" not in found:
+        raise ValueError(f"{path} is not the JSON of a run: it has no `ratios` and `machine`")
+    return found
+
+
+def _comma_separated(text: str, flag: str) -> list[str]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise click.UsageError(f"{flag} {text!r}: at least one, separated by commas")
+    return parts
+
+
+def _whole_numbers(text: str, flag: str) -> list[int]:
+    try:
+        return [int(part) for part in _comma_separated(text, flag)]
+    except ValueError as error:
+        raise click.UsageError(f"{flag} {text!r}: whole numbers, separated by commas") from error

@@ -1,0 +1,101 @@
+"""`loopcd eval`, `loopcd sweep` and `loopcd lm-eval`"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from loopcd.cli.group import Failed, main, print_tables
+
+
+def _evaluation_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What `eval` and `sweep` share."""
+    options = [
+        click.option("--model", default="tiny-huginn", show_default=True, help="A built-in name, a folder, or a hub id."),
+        click.option("--task", default="steps", show_default=True, help="gsm8k, math500, strategyqa, steps, steps-hard, ..."),
+        click.option(
+            "--data", type=click.Path(path_type=Path), help="Folder with the task's files (from the hub if not given)."
+        ),
+        click.option("--exemplars", type=click.Path(path_type=Path), help="strategyqa: a JSON file of worked examples."),
+        click.option("--limit", type=int, help="A fixed subset of this many items."),
+        click.option("--max-new-tokens", type=int, help="Longest answer (the task's own limit if not given)."),
+        click.option("--num-loops", type=int, help="Loops to run (the model's own number if not given)."),
+        click.option("--batch-size", type=int, help="Prompts run together (by the model's size if not given)."),
+        click.option("--dtype", help="float32, bfloat16 or float16 (the checkpoint's own if not given)."),
+        click.option("--device", help="cpu, cuda, ... (a GPU where there is one)."),
+        click.option("--allow-code-execution", is_flag=True, help="Tasks that run what the model wrote need this."),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@main.command("eval")
+@_evaluation_options
+@click.option("--methods", default="greedy,loopcd", show_default=True, help="With settings: loopcd:amateur_loop=2,strength=0.1")
+@click.option("--seeds", help="As in 0,1,2,3: the initial state's (Huginn), else the draws'. The interval is then over seeds.")
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 takes the best token.")
+@click.option("--top-p", type=float, default=1.0, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder (below results/ if not given); the same command goes on.")
+def evaluate(out: Path | None, as_json: bool, **options: Any) -> None:
+    """Methods on a task, paired: accuracies, differences from greedy, speed. Stop it at any time and run it again."""
+    from loopcd.evaluation.progress import announced, shown
+    from loopcd.evaluation.session import Session
+
+    session = Session(**options)
+    with shown(f"{session.task}, {session.model}") as report:
+        made = session.evaluate(out, report, announced)
+    if as_json:
+        click.echo(json.dumps({**made.results.with_speeds(), "report": str(made.report)}))
+        return
+    from loopcd.evaluation.tables import side_by_side, terminal
+
+    print_tables(terminal(made.results), side_by_side(made.examples))
+    click.echo(f"Report: {made.report}")
+
+
+@main.command()
+@_evaluation_options
+@click.option("--methods", default="greedy,loopcd,mti,noisecd", show_default=True, help="One with settings is run with these.")
+@click.option("--metric", help="The metric to choose by (the task's first if not given).")
+@click.option("--paper-practice", is_flag=True, help="Choose on the reported items themselves, as the paper does; marked so.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder; the same command goes on.")
+def sweep(out: Path, metric: str | None, paper_practice: bool, as_json: bool, **options: Any) -> None:
+    """The paper's grids on items kept apart, then the chosen setting of each method once on the reported items."""
+    from loopcd.evaluation.progress import announced, shown
+    from loopcd.evaluation.session import Session
+    from loopcd.evaluation.sweep import as_json as sweep_json
+
+    session = Session(**options)
+    with shown(f"{session.task}, {session.model}") as report:
+        made = session.sweep(out, metric, paper_practice, report, announced)
+    if as_json:
+        click.echo(json.dumps(sweep_json(made, paper_practice)))
+        return
+    from loopcd.evaluation.tables import terminal
+
+    print_tables(terminal(made.tuning.results), terminal(made.report.results))
+    click.echo(f"Report: {made.page}")
+
+
+@main.command("lm-eval", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def lm_eval(arguments: tuple[str, ...]) -> None:
+    """lm-eval's own command line, with looped models and the decoding methods.
+
+    \b
+    loopcd lm-eval --tasks gsm8k --num_fewshot 3 \\
+        --model_args pretrained=tiny-huginn,method=loopcd,amateur_loop=8,strength=0.3
+    loopcd lm-eval run --help       all of lm-eval's options
+
+    In --model_args: pretrained (a built-in name, a folder or a hub id), method (greedy, loopcd, noisecd, mti, selfeval) and
+    its settings, num_loops, and the arguments of lm-eval's HF model. Log-likelihoods are the expert's.
+    """
+    try:
+        from loopcd.evaluation.lm_eval_model import run_command_line
+    except ImportError as error:
+        raise Failed(str(error)) from error
+    run_command_line(arguments)

@@ -1,0 +1,115 @@
+"""`loopcd generate`"""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from loopcd.cli.group import main, progress_bar
+from loopcd.cli.methods import build_method, method_options
+
+
+@main.command()
+@click.argument("prompt", required=False)
+@click.option(
+    "--file",
+    "source",
+    type=click.Path(),
+    help="Prompts: one a line, or JSON lines with a field `prompt`; - is standard input.",
+)
+@click.option("--model", default="tiny-huginn", show_default=True, help="A built-in name, a folder, or a hub id.")
+@method_options
+@click.option("--max-new-tokens", type=int, default=256, show_default=True)
+@click.option("--stop", multiple=True, help="Stop at this text; may be given several times.")
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 takes the best token.")
+@click.option("--top-p", type=float, default=1.0, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the draws.")
+@click.option("--init-seed", type=int, help="Huginn: draw the initial state by this seed (zero if not given).")
+@click.option("--num-loops", type=int, help="Loops to run (the model's own number if not given).")
+@click.option("--batch-size", type=int, default=8, show_default=True)
+@click.option("--dtype", help="float32, bfloat16 or float16 (the checkpoint's own if not given).")
+@click.option("--device", help="cpu, cuda, ... (a GPU where there is one).")
+@click.option("--stream", "streamed", is_flag=True, help="Print the text as it is made.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def generate(
+    prompt: str | None,
+    source: str | None,
+    model: str,
+    method: str,
+    streamed: bool,
+    as_json: bool,
+    dtype: str | None,
+    device: str | None,
+    **options: Any,
+) -> None:
+    """Continue PROMPT, or the prompts of a file or of standard input."""
+    prompts = list(_prompts(prompt, source))
+    if streamed and (as_json or len(prompts) != 1):
+        raise click.UsageError("--stream prints the text of one prompt as it is made: not with --json or several prompts")
+    run_names = ("max_new_tokens", "stop", "temperature", "top_p", "seed", "init_seed", "num_loops", "batch_size")
+    run = {name: options.pop(name) for name in run_names}
+    chosen = build_method(method, options)
+    import loopcd
+
+    loaded, tokenizer = loopcd.load(model, dtype=dtype, device=device)
+    if streamed:
+        run.pop("batch_size")
+        for piece in loopcd.stream(loaded, tokenizer, prompts[0], chosen, **run):
+            click.echo(piece, nl=False)
+            sys.stdout.flush()
+        click.echo()
+        return
+    with progress_bar("generating", len(prompts)) as show:
+        made = loopcd.generate(loaded, tokenizer, prompts, chosen, progress=show, **run)
+    results = [{"prompt": text, **_as_dict(each)} for text, each in zip(prompts, made, strict=True)]
+    if as_json:
+        shown = {key: value for key, value in options.items() if value is not None}
+        click.echo(json.dumps({"model": model, "method": method, "settings": shown, "results": results}))
+        return
+    for number, result in enumerate(results):
+        if len(results) > 1:
+            click.echo(("" if number == 0 else "\n") + f"# {result['prompt']}")
+        click.echo(result["text"])
+
+
+def _as_dict(generation: Any) -> dict[str, Any]:
+    return {key: value for key, value in asdict(generation).items() if key != "trace"}
+
+
+def _prompts(prompt: str | None, source: str | None) -> Iterator[str]:
+    """The argument; or the lines of a file or of standard input, each a text or a JSON object with a field `prompt`."""
+    if prompt is not None and source is not None:
+        raise click.UsageError("give either PROMPT or --file, not both")
+    if prompt is not None:
+        yield prompt
+        return
+    if source is None and sys.stdin.isatty():
+        raise click.UsageError("give a PROMPT, --file FILE, or prompts on standard input")
+    name = "standard input" if source in (None, "-") else str(source)
+    try:
+        lines = sys.stdin.read() if source in (None, "-") else Path(str(source)).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} is not a text in UTF-8: {error}") from error
+    found = False
+    for number, line in enumerate(lines.splitlines(), start=1):
+        if line.strip():
+            found = True
+            yield _prompt_of(line, f"{name}, line {number}")
+    if not found:
+        raise ValueError(f"{name} holds no prompt")
+
+
+def _prompt_of(line: str, place: str) -> str:
+    if not line.lstrip().startswith("{"):
+        return line
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError:
+        return line  # a text that happens to begin with a brace
+    if not isinstance(value, dict) or not isinstance(value.get("prompt"), str):
+        raise ValueError(f"{place}: a JSON object needs a text in its field `prompt`")
+    return value["prompt"]

@@ -1,0 +1,71 @@
+"""Every method by name, its settings as flags."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+METHODS = ("greedy", "loopcd", "noisecd", "mti", "selfeval")
+
+
+def method_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The settings of every method, as flags."""
+    options = [
+        click.option("--method", type=click.Choice(METHODS), default="loopcd", show_default=True),
+        click.option("--amateur-loop", type=int, help="LoopCD: loop of the amateur (the model's preset if not given)."),
+        click.option("--strength", type=float, help="LoopCD, NoiseCD: λ."),
+        click.option("--plausibility", type=float, help="LoopCD, NoiseCD, MTI: α."),
+        click.option("--coda", type=click.Choice(["own", "shared"]), help="LoopCD on Huginn: whose coda entries are read."),
+        click.option("--where", help='LoopCD: "hard", "easy", "numeric", "operator" or e.g. "hard numeric" positions only.'),
+        click.option("--noise", type=float, help="NoiseCD: σ."),
+        click.option("--entropy-threshold", type=float, help="MTI: τ."),
+        click.option("--guidance", type=float, help="MTI: ω."),
+        click.option("--negative-prompt", help="MTI: the negative prompt."),
+        click.option("--candidates", type=int, help="SelfEval: N."),
+        click.option("--exit-threshold", type=float, help="Leave the loop early at this threshold (0.03 in the paper)."),
+        click.option("--min-loops", type=int, help="Early exit: loops that are run in any case."),
+        click.option("--exit-criterion", type=click.Choice(["latent", "gate"]), help="Early exit: what is compared."),
+        click.option("--exited", type=click.Choice(["last", "skip"]), help="Early exit: how tokens that left are seen."),
+        click.option("--draft", is_flag=True, default=None, help="Greedy, LoopCD: the same tokens faster, by drafting."),
+        click.option("--draft-loops", type=int, help="Loops of a draft (chosen by the model's agreement if not given)."),
+        click.option("--draft-length", type=int, help="Tokens of a drafting round (chosen likewise if not given)."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+_SETTINGS = {
+    "greedy": (),
+    "loopcd": ("amateur_loop", "strength", "plausibility", "coda", "where"),
+    "noisecd": ("noise", "strength", "plausibility"),
+    "mti": ("entropy_threshold", "guidance", "negative_prompt", "plausibility"),
+    "selfeval": ("candidates",),
+}
+_EXIT = {"exit_threshold": "threshold", "min_loops": "min_loops", "exit_criterion": "criterion", "exited": "exited"}
+
+
+def build_method(name: str, given: dict[str, Any]) -> Any:
+    """The method of that name with the settings that were given; a setting of another method is refused."""
+    import loopcd
+
+    given = {key: value for key, value in given.items() if value is not None}
+    exit_given = {_EXIT[key]: given.pop(key) for key in list(given) if key in _EXIT}
+    draft_given = {key: given.pop(key) for key in list(given) if key in ("draft", "draft_loops", "draft_length")}
+    foreign = sorted(set(given) - set(_SETTINGS[name]))
+    if foreign:
+        flag = "--" + foreign[0].replace("_", "-")
+        owners = [method for method, settings in _SETTINGS.items() if foreign[0] in settings]
+        raise click.UsageError(f"{flag} is a setting of {', '.join(owners)}, not of {name}")
+    kinds = {
+        "greedy": loopcd.Greedy,
+        "loopcd": loopcd.LoopCD,
+        "noisecd": loopcd.NoiseCD,
+        "mti": loopcd.MTI,
+        "selfeval": loopcd.SelfEval,
+    }
+    if exit_given:
+        given["exit"] = loopcd.EarlyExit(**exit_given)
+    if draft_given:
+        given["draft"] = loopcd.SelfDraft(draft_given.get("draft_loops"), draft_given.get("draft_length"))
+    return kinds[name](**given)

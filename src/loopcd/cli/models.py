@@ -1,0 +1,34 @@
+"""`loopcd models`"""
+
+import json
+from dataclasses import asdict
+
+import click
+
+from loopcd.cli.group import main, print_tables
+
+
+@main.command()
+@click.argument("names", nargs=-1)
+@click.option("--context", type=int, default=4096, show_default=True, help="Tokens for which the cache is counted.")
+@click.option("--num-loops", type=int, help="Loops to count with (each model's own number if not given).")
+@click.option("--dtype", default="bfloat16", show_default=True, help="Of weights and cache.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def models(names: tuple[str, ...], context: int, num_loops: int | None, dtype: str, as_json: bool) -> None:
+    """What can be loaded: loops, parameters, memory at a context length, presets. NAMES may be folders too."""
+    from loopcd.models.catalogue import describe
+
+    if context < 1:
+        raise ValueError(f"--context {context}: a whole number of at least 1")
+    rows = describe(names, context, num_loops, dtype)
+    if as_json:
+        click.echo(json.dumps({"context": context, "dtype": dtype, "models": [asdict(row) for row in rows]}))
+        return
+    from rich.table import Table
+
+    table = Table(title=f"Looped models, cache for {context} tokens, {dtype}")
+    for heading in ("model", "family", "loops", "parameters", "weights", "slots", "cache", "amateur loop", "strength"):
+        table.add_column(heading, justify="left" if heading in ("model", "family") else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row.cells())
+    print_tables(table)

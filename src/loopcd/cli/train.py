@@ -1,0 +1,48 @@
+"""`loopcd train`"""
+
+from pathlib import Path
+
+import click
+
+from loopcd.cli.group import main
+
+
+@main.command()
+@click.argument("recipe")
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="Folder of the run: states, log, curves, the model."
+)
+@click.option("--minutes", type=float, help="Fit the schedule into this time (the recipe's own length if not given).")
+@click.option("--resume", is_flag=True, help="Go on where the run in the folder was interrupted.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--threads", type=int, help="Threads for torch.")
+@click.option("--trajectory", is_flag=True, help="Instead: several seeds, LoopCD's effect measured along training.")
+@click.option("--card", type=click.Path(path_type=Path), help="Then install the model in this folder, with its model card.")
+@click.option("--no-compile", is_flag=True, help="Do not compile the layers (slower, starts at once).")
+def train(
+    recipe: str,
+    out: Path,
+    minutes: float | None,
+    resume: bool,
+    seed: int,
+    threads: int | None,
+    trajectory: bool,
+    card: Path | None,
+    no_compile: bool,
+) -> None:
+    """Train RECIPE (tiny-huginn or tiny-ouro); a run can be interrupted and resumed."""
+    from loopcd import training
+
+    made = training.train(
+        recipe,
+        out,
+        minutes=minutes,
+        resume=resume,
+        seed=seed,
+        threads=threads,
+        trajectory=trajectory,
+        compiled=not no_compile,
+    )
+    click.echo(f"made {made}", err=True)
+    if card is not None and not trajectory:
+        click.echo(f"wrote {training.make_card(out, card)}", err=True)

@@ -1,0 +1,167 @@
+"""Drafting changes nothing but the time: same tokens, same draws, same counts."""
+
+import pytest
+import torch
+
+import loopcd
+from loopcd.decoding.draft import DraftReport, Pace, Plan
+from tools import MAKERS, byte_tokenizer
+
+PROMPTS = ["Hello", "A much longer prompt, with more in it", "x", "The quick brown fox jumps"]
+METHODS = {
+    "greedy": lambda **more: loopcd.Greedy(**more),
+    "amateur before the draft": lambda **more: loopcd.LoopCD(1, 0.3, **more),
+    "amateur at the draft": lambda **more: loopcd.LoopCD(2, 0.9, **more),
+    "amateur after the draft": lambda **more: loopcd.LoopCD(3, 0.9, **more),
+    "shared coda": lambda **more: loopcd.LoopCD(2, 0.9, coda="shared", **more),
+}
+
+
+def sharp(model, scale=0.5):
+    """Random weights with a head sharp enough that some drafts are accepted and some refused."""
+    torch.manual_seed(3)
+    with torch.no_grad():
+        model.lm_head.weight.normal_(0, scale)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return byte_tokenizer()
+
+
+@pytest.fixture(scope="module", params=list(MAKERS))
+def model(request):
+    deeper = {"H_cycles": 4} if request.param == "hrm" else {}
+    return sharp(MAKERS[request.param](**deeper))
+
+
+def tokens(made):
+    return [(each.token_ids, each.finish_reason, each.loops, each.contested, each.touched) for each in made]
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("draft", [(1, 2), (2, 5)])
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_drafted_is_undrafted(model, tokenizer, name, draft, batch_size):
+    options = {"max_new_tokens": 14, "batch_size": batch_size}
+    plain = loopcd.generate(model, tokenizer, PROMPTS, METHODS[name](), **options)
+    drafting = METHODS[name](draft=loopcd.SelfDraft(*draft, fallback=False))
+    assert tokens(loopcd.generate(model, tokenizer, PROMPTS, drafting, **options)) == tokens(plain)
+
+
+@pytest.mark.parametrize("draft", [loopcd.SelfDraft(2, 4, fallback=False), loopcd.SelfDraft(None, None)])
+def test_sampling_draws_what_it_would_draw_undrafted(model, tokenizer, draft):
+    options = {"max_new_tokens": 16, "temperature": 0.8, "top_p": 0.9, "seed": 5}
+    plain = loopcd.generate(model, tokenizer, PROMPTS, loopcd.LoopCD(1, 0.3), **options)
+    drafted = loopcd.generate(model, tokenizer, PROMPTS, loopcd.LoopCD(1, 0.3, draft=draft), **options)
+    assert tokens(drafted) == tokens(plain)
+
+
+def test_stop_strings_end_a_row_inside_a_round(model, tokenizer):
+    full = loopcd.generate(model, tokenizer, PROMPTS, max_new_tokens=14)
+    stop = next(char for each in full for char in each.text[3:] if char.isascii() and char.isprintable())
+    options = {"max_new_tokens": 14, "stop": stop}
+    plain = loopcd.generate(model, tokenizer, PROMPTS, **options)
+    assert any(each.finish_reason == "stop" for each in plain)
+    drafting = loopcd.Greedy(draft=loopcd.SelfDraft(2, 4, fallback=False))
+    assert tokens(loopcd.generate(model, tokenizer, PROMPTS, drafting, **options)) == tokens(plain)
+
+
+def test_stream_of_a_draft_is_the_text(model, tokenizer):
+    method = loopcd.LoopCD(1, 0.3, draft=loopcd.SelfDraft(2, 4, fallback=False))
+    text = loopcd.generate(model, tokenizer, PROMPTS[0], loopcd.LoopCD(1, 0.3), max_new_tokens=30).text
+    assert "".join(loopcd.stream(model, tokenizer, PROMPTS[0], method, max_new_tokens=30)) == text
+
+
+def test_processors_see_each_row_s_own_text(model):
+    ids = torch.randint(0, 250, (3, 6), generator=torch.Generator().manual_seed(0))
+    options = {"max_new_tokens": 14, "do_sample": False, "repetition_penalty": 1.4, "attention_mask": torch.ones_like(ids)}
+    plain = model.generate(ids, custom_generate=loopcd.LoopCD(1, 0.3), **options)
+    method = loopcd.LoopCD(1, 0.3, draft=loopcd.SelfDraft(2, 4, fallback=False))
+    assert torch.equal(model.generate(ids, custom_generate=method, **options), plain)
+
+
+def test_the_first_loops_are_never_run_twice(model, monkeypatch):
+    """A round of k tokens runs k passes of the first loops and one of the others, whatever is accepted."""
+    ran: list[tuple[int, int]] = []
+    advance = type(model).advance
+    monkeypatch.setattr(
+        type(model), "advance", lambda self, state: ran.append((state.loop + 1, state.hidden.shape[1])) or advance(self, state)
+    )
+    ids = torch.randint(0, 250, (1, 6), generator=torch.Generator().manual_seed(0))
+    method = loopcd.Greedy(draft=loopcd.SelfDraft(2, 4, fallback=False))
+    made = model.generate(ids, custom_generate=method, max_new_tokens=17, do_sample=False, return_dict_in_generate=True)
+    after_prompt = [entry for entry in ran if entry[1] != ids.shape[1]]
+    assert all(time == 1 for loop, time in after_prompt if loop <= 2)
+    full = [time for loop, time in after_prompt if loop == model.num_loops]
+    assert len(full) == made.drafts.rounds + made.drafts.plain - 1  # the prompt's pass is a plain one
+    assert sum(time for _, time in after_prompt) == model.num_loops * sum(full)
+
+
+def test_the_report_adds_up(model):
+    ids = torch.randint(0, 250, (1, 6), generator=torch.Generator().manual_seed(0))
+    method = loopcd.Greedy(draft=loopcd.SelfDraft(3, 3, fallback=False))
+    made = model.generate(ids, custom_generate=method, max_new_tokens=30, do_sample=False, return_dict_in_generate=True)
+    report = made.drafts
+    assert report.emitted + report.plain == 30
+    assert report.accepted <= report.proposed
+    assert report.emitted <= report.accepted + report.rounds
+    assert (report.loops, report.length) == (3, 3)
+
+
+def test_poor_drafts_are_given_up():
+    pace = Pace(break_even=1.6)
+    assert pace.drafting()
+    pace.saw(1.0)  # nothing accepted
+    drafted = 0
+    for _ in range(400):
+        if pace.drafting():
+            drafted += 1
+            pace.saw(1.0)
+    assert drafted <= 5
+
+
+def test_good_drafts_go_on_after_a_bad_round():
+    pace = Pace(break_even=1.6)
+    for made in (4.0, 3.0, 1.0, 4.0, 1.0, 3.0):
+        assert pace.drafting()
+        pace.saw(made)
+    assert pace.drafting()
+
+
+def test_the_rule_prefers_what_pays(model):
+    """With certain acceptance longer rounds gain more; with none, no plan gains."""
+    assert Plan(1, 8).gain(model, 8, 1.0) > Plan(1, 2).gain(model, 8, 1.0) > 1
+    assert Plan(1, 4).gain(model, 8, 0.0) < 1
+
+
+def test_accepted_length_counts_tokens_a_round():
+    report = DraftReport(loops=1, length=4, rounds=10, proposed=30, accepted=21, emitted=31)
+    assert report.acceptance == pytest.approx(0.7)
+    assert report.accepted_length == pytest.approx(3.1)
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: loopcd.SelfDraft(loops=0), "loops=0"),
+        (lambda: loopcd.SelfDraft(length=1), "length=1"),
+        (lambda: loopcd.SelfDraft(length=2.5), "length=2.5"),
+        (lambda: loopcd.Greedy(draft=3), "draft=3"),
+        (lambda: loopcd.MTI(draft=loopcd.SelfDraft()), "MTI cannot be drafted"),
+        (lambda: loopcd.NoiseCD(draft=loopcd.SelfDraft()), "NoiseCD cannot be drafted"),
+        (lambda: loopcd.SelfEval(draft=loopcd.SelfDraft()), "SelfEval cannot be drafted"),
+        (lambda: loopcd.Greedy(draft=loopcd.SelfDraft(), exit=loopcd.EarlyExit()), "exit="),
+        (lambda: loopcd.LoopCD(draft=loopcd.SelfDraft(), where="hard"), "where='hard'"),
+    ],
+)
+def test_bad_settings_are_named(make, named):
+    with pytest.raises(ValueError, match=named):
+        make()
+
+
+def test_a_draft_as_deep_as_the_model_is_refused(model, tokenizer):
+    method = loopcd.Greedy(draft=loopcd.SelfDraft(loops=model.num_loops))
+    with pytest.raises(ValueError, match=f"loops={model.num_loops}: from 1 to {model.num_loops - 1}"):
+        loopcd.generate(model, tokenizer, "x", method)

@@ -1,0 +1,317 @@
+"""The methods that LoopCD is compared with, and selective LoopCD, each against a slow reading."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast
+
+import loopcd
+from decoding.runs import run, tokens_of
+from decoding.slow import Slow, contrast, decode, entropy, greedy, guided, plausible_count
+from loopcd.decoding.engine import Engine, Reading
+from loopcd.decoding.scoring import GuidedScorer
+from loopcd.decoding.selective import kind_numeric, kind_operator
+from loopcd.models import LoopedModel
+from tools import MAKERS, Golden, left_padded, logits_of, random_ids
+
+
+@pytest.fixture(scope="module")
+def slow_of() -> Callable[[LoopedModel], Slow]:
+    known: dict[int, Slow] = {}
+    return lambda model: known.setdefault(id(model), Slow(model))
+
+
+# Greedy
+
+
+def test_greedy_is_what_generate_does_without_a_method(model: LoopedModel) -> None:
+    ids, mask = left_padded([random_ids(1, time, seed=time)[0] for time in (3, 8)])
+    plain = model.generate(ids, attention_mask=mask, max_new_tokens=12, do_sample=False)
+    assert model.generate(ids, attention_mask=mask, max_new_tokens=12, do_sample=False, custom_generate=loopcd.Greedy()).equal(
+        plain
+    )
+
+
+@pytest.mark.parametrize("family", ["huginn", "ouro"])
+@pytest.mark.parametrize("text", ["s1", "s2"])
+def test_greedy_on_the_golden_models(family: str, text: str, request: pytest.FixtureRequest) -> None:
+    golden: Golden = request.getfixturevalue(f"golden_{family}")
+    made = tokens_of(golden.model, golden.ids(text), loopcd.Greedy(), count=32)
+    assert made == [golden.arrays[f"{text}.greedy_tokens"].tolist()]
+
+
+# NoiseCD
+
+
+@pytest.mark.parametrize(("noise", "strength", "seed"), [(0.5, 0.3, 0), (2.0, 0.9, 5)])
+def test_noisecd_by_a_slow_reading(own_model: LoopedModel, noise: float, strength: float, seed: int, slow_of: Any) -> None:
+    slow = slow_of(own_model)
+    head = own_model.lm_head.weight.detach().double()
+
+    def rule(ids: list[int]) -> tuple[int, bool]:
+        hidden, step = slow.hidden(ids), len(ids) - 5
+        drawn = torch.randn(len(hidden), generator=torch.Generator().manual_seed(seed * 1_000_003 + step)).double()
+        noisy = hidden + noise * hidden.pow(2).mean().sqrt() * drawn
+        return contrast(slow.said(ids, slow.loops), head @ noisy, strength)
+
+    prompt = random_ids(1, 6, seed=9)
+    found = run(own_model, prompt, loopcd.NoiseCD(noise, strength, seed=seed))
+    assert found.sequences[0, 6:].tolist() == decode(prompt[0].tolist(), 10, rule)
+    assert found.sequences.tolist() != run(own_model, prompt, loopcd.Greedy()).sequences.tolist() or noise < 1
+
+
+def test_noisecd_follows_its_seed_and_not_the_other_rows(own_model: LoopedModel) -> None:
+    rows = [random_ids(1, time, seed=time)[0] for time in (4, 9)]
+    ids, mask = left_padded(rows)
+    method = loopcd.NoiseCD(3.0, 0.9, seed=1)
+    batch = tokens_of(own_model, ids, method, mask=mask)
+    assert batch == [tokens_of(own_model, row[None], method)[0] for row in rows]
+    assert batch != tokens_of(own_model, ids, loopcd.NoiseCD(3.0, 0.9, seed=2), mask=mask)
+    assert tokens_of(own_model, ids, loopcd.NoiseCD(0.0, 0.9), mask=mask) == tokens_of(
+        own_model, ids, loopcd.Greedy(), mask=mask
+    )  # without noise the amateur is the expert, and (1 − λ) log p_e has the same winner
+
+
+# MTI
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_mti_by_a_slow_reading(own_model: LoopedModel, mixed: bool, tokenizer: PreTrainedTokenizerFast, slow_of: Any) -> None:
+    slow, negative = slow_of(own_model), tokenizer("NO!").input_ids
+    threshold, weight = (3.5 if own_model.has_initial_state else 4.1, 3.0) if mixed else (1.0, 1.5)
+    uncertain: list[bool] = []
+
+    def rule(ids: list[int]) -> tuple[int, bool]:
+        expert = slow.said(ids, slow.loops)
+        assert abs(entropy(expert) - threshold) > 1e-3
+        uncertain.append(entropy(expert) > threshold)
+        return guided(expert, slow.said([*ids, *negative], slow.loops), weight) if uncertain[-1] else greedy(expert)
+
+    prompt = random_ids(1, 6, seed=10)
+    method = loopcd.MTI(threshold, weight, "NO!")
+    found = run(own_model, prompt, method, count=6, tokenizer=tokenizer)
+    assert found.sequences[0, 6:].tolist() == decode(prompt[0].tolist(), 6, rule)
+    assert found.touched[0].tolist() == uncertain
+    assert len(set(uncertain)) == (2 if mixed else 1)
+
+
+def test_mti_guides_only_rows_that_are_uncertain(own_model: LoopedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+    rows = [random_ids(1, time, seed=time)[0] for time in (4, 9, 6)]
+    ids, mask = left_padded(rows)
+    method = loopcd.MTI(3.2, 3.0)
+    batch = run(own_model, ids, method, mask=mask, tokenizer=tokenizer)
+    assert 0 < int(batch.touched.sum()) < batch.touched.numel()
+    for row, prompt in enumerate(rows):
+        alone = run(own_model, prompt[None], method, tokenizer=tokenizer)
+        assert batch.sequences[row, ids.shape[1] :].tolist() == alone.sequences[0, len(prompt) :].tolist()
+        assert batch.touched[row].tolist() == alone.touched[0].tolist()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("exited", [None, "last", "skip"])
+def test_mti_leaves_the_cache_as_if_it_had_not_been_there(model: LoopedModel, padded: bool, exited: Any) -> None:
+    rows = [random_ids(1, time, seed=time)[0] for time in ((4, 9) if padded else (9, 9))]
+    ids, mask = left_padded(rows)
+    leave = None if exited is None else loopcd.EarlyExit(0.7, exited=exited)
+    engines = [Engine(model, exit=leave) for _ in range(2)]
+    said = []
+    for engine, guidance in zip(engines, (True, False), strict=True):
+        texts = [ids, *random_ids(2, 3, seed=7).split(1, dim=1)]
+        for part, part_mask in zip(texts, (mask, None, None, None), strict=True):
+            reading, _ = engine.read(part, part_mask)
+            said.append(reading.logits)
+            if guidance:
+                scores = GuidedScorer(engine, [1, 2, 3, 4], 0.0, 1.5, 0.1).score(reading, engine.cache)
+                assert scores.touched.all()
+    with_guidance, without = engines[0].cache, engines[1].cache
+    assert all(torch.equal(one, other) for one, other in zip(said[:4], said[4:], strict=True))
+    assert with_guidance.length == without.length == 12
+    if padded:
+        assert with_guidance.valid is not None and without.valid is not None
+        assert torch.equal(with_guidance.valid, without.valid)
+    else:
+        assert with_guidance.valid is None is without.valid
+    if exited == "skip":
+        assert with_guidance.depths is not None and without.depths is not None
+        assert torch.equal(with_guidance.depths, without.depths)
+
+
+def test_mti_does_not_copy_the_cache(huginn: LoopedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    new_cache = type(huginn).new_cache
+    monkeypatch.setattr(type(huginn), "new_cache", lambda *args, **named: (made.append(1), new_cache(*args, **named))[1])
+    engine = Engine(huginn)
+    reading, _ = engine.read(random_ids(1, 5))
+    slots = [slot._keys.data_ptr() for slot in engine.cache.layers]  # pyright: ignore
+    GuidedScorer(engine, [1, 2, 3], 0.0, 1.5, 0.1).score(reading, engine.cache)
+    assert made == [1]
+    assert slots == [slot._keys.data_ptr() for slot in engine.cache.layers]  # pyright: ignore
+
+
+# Selective LoopCD
+
+
+class Signs:
+    """A tokenizer that shows two tokens of five as numbers and two as operators."""
+
+    def decode(self, ids: list[int]) -> str:
+        return (" 12", "+", "x", "3", "=")[ids[0] % 5]
+
+
+@pytest.mark.parametrize(
+    "where", ["all", "hard", "easy", "numeric", "operator", "hard numeric", "easy & operator", "hard∩operator"]
+)
+@pytest.mark.parametrize("family", ["huginn", "ouro"])
+def test_selective_loopcd_by_a_slow_reading(family: str, where: str) -> None:
+    model = MAKERS[family](5 if family == "huginn" else 3)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(4)  # logits so large that margins fall by 1.5
+    prompts = [random_ids(1, time, seed=time)[0] for time in (4, 7, 6)]
+    ids, mask = left_padded(prompts)
+    method = loopcd.LoopCD(1, 0.9, plausibility=0.01, where=where)
+    output = run(model, ids, method, mask=mask, count=8, tokenizer=Signs())
+    for row, prompt in enumerate(prompts):
+        text, touched, contested = prompt.tolist(), [], []
+        for _ in range(8):
+            by_loop = loopcd.loop_logits(model, torch.tensor([text]))[0, :, -1].double()  # [loop, vocab]
+            expert = by_loop[-1]
+            winner = int(expert.argmax())
+            margins = [float(z[winner] - max(z[:winner].max(), z[winner + 1 :].max())) for z in by_loop]
+            kinds = {
+                "all": True,
+                "hard": max(margins) - margins[-1] >= 1.5,
+                "easy": max(margins) - margins[-1] < 1.5,
+                "numeric": winner % 5 in (0, 3),
+                "operator": winner % 5 in (1, 4),
+            }
+            contested.append(plausible_count(expert, 0.01) > 1)
+            touched.append(contested[-1] and all(kinds[kind] for kind in kinds if kind in where))
+            token, clear = contrast(expert, by_loop[0], 0.9, 0.01) if touched[-1] else greedy(expert)
+            assert clear
+            text.append(token)
+        assert output.sequences[row, ids.shape[1] :].tolist() == text[len(prompt) :]
+        assert output.touched[row].tolist() == touched
+        assert output.contested[row].tolist() == contested
+    share = float(output.touched.float().mean())
+    assert 0 < share < 1
+    if where != "all":
+        assert share < float(output.contested.float().mean())
+
+
+def test_the_share_of_positions_touched_is_reported(own_model: LoopedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+    method = loopcd.LoopCD(1, 0.9, plausibility=0.5, where="easy")
+    made = loopcd.generate(own_model, tokenizer, "some words", method, max_new_tokens=20)
+    ids = torch.tensor([tokenizer("some words").input_ids])
+    output = run(own_model, ids, method, count=20, eos_token_id=258, pad_token_id=256)
+    assert (made.touched, made.contested) == (int(output.touched.sum()), int(output.contested.sum()))
+    assert 0 < made.touched <= made.contested < 20
+
+
+@pytest.mark.parametrize("text", ["1", " 42", "3.14", "1,000", ".5", "٣"])
+def test_numbers(text: str) -> None:
+    assert kind_numeric(text) and not kind_operator(text)
+
+
+@pytest.mark.parametrize("text", ["+", " -", "=", "**", "<=", " × ", "÷", "%"])
+def test_operators(text: str) -> None:
+    assert kind_operator(text) and not kind_numeric(text)
+
+
+@pytest.mark.parametrize("text", ["", " ", "a", "x1", ".", ",", "1+", "+1", "()", "one", "2nd"])
+def test_neither_numbers_nor_operators(text: str) -> None:
+    assert not kind_numeric(text) and not kind_operator(text)
+
+
+# Bad input
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: loopcd.LoopCD(strength=-0.1), "strength=-0.1: a number of at least 0"),
+        (lambda: loopcd.LoopCD(strength=NAN), "strength=nan: a number of at least 0"),
+        (lambda: loopcd.LoopCD(strength=INF), "strength=inf: a number of at least 0"),
+        (lambda: loopcd.LoopCD(plausibility=0.0), r"plausibility=0.0: above 0, and at most 1"),
+        (lambda: loopcd.LoopCD(plausibility=1.01), r"plausibility=1.01: above 0, and at most 1"),
+        (lambda: loopcd.LoopCD(plausibility=NAN), r"plausibility=nan: above 0"),
+        (lambda: loopcd.LoopCD(1.5), "amateur_loop=1.5: a whole number"),  # pyright: ignore[reportArgumentType]
+        (lambda: loopcd.LoopCD(True), "amateur_loop=True: a whole number"),
+        (lambda: loopcd.LoopCD(coda="their"), 'coda=\'their\': "own" or "shared"'),  # pyright: ignore[reportArgumentType]
+        (lambda: loopcd.LoopCD(where="somewhere"), 'where=\'somewhere\': "all", "hard"'),
+        (lambda: loopcd.LoopCD(where=""), "where=''"),
+        (lambda: loopcd.LoopCD(where="hard easy"), "where='hard easy'"),
+        (lambda: loopcd.LoopCD(where="numeric operator"), "where='numeric operator'"),
+        (lambda: loopcd.LoopCD(where="all hard"), "where='all hard'"),
+        (lambda: loopcd.LoopCD(where="hard", exit=loopcd.EarlyExit(min_loops=15)), "where='hard' looks at all loops"),
+        (lambda: loopcd.NoiseCD(noise=-1.0), "noise=-1.0: a number of at least 0"),
+        (lambda: loopcd.NoiseCD(noise=NAN), "noise=nan"),
+        (lambda: loopcd.NoiseCD(strength=-1.0), "strength=-1.0"),
+        (lambda: loopcd.NoiseCD(plausibility=2.0), "plausibility=2.0"),
+        (lambda: loopcd.MTI(entropy_threshold=-1.0), "entropy_threshold=-1.0: a number of at least 0"),
+        (lambda: loopcd.MTI(entropy_threshold=NAN), "entropy_threshold=nan"),
+        (lambda: loopcd.MTI(guidance=INF), "guidance=inf: a number"),
+        (lambda: loopcd.MTI(negative_prompt=""), "negative_prompt='': a text of at least one token"),
+        (lambda: loopcd.MTI(plausibility=0), "plausibility=0: above 0"),
+        (lambda: loopcd.SelfEval(candidates=0), "candidates=0: a whole number of at least 1"),
+        (lambda: loopcd.SelfEval(candidates=True), "candidates=True"),
+        (lambda: loopcd.SelfEval(temperature=0), "temperature=0: a number above 0"),
+        (lambda: loopcd.SelfEval(temperature=NAN), "temperature=nan"),
+        (lambda: loopcd.SelfEval(top_p=0.0), "top_p=0.0: above 0, and at most 1"),
+    ],
+)
+def test_settings_that_make_no_sense(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("amateur", [-1, 0, 4, 5, 99])
+def test_an_amateur_that_is_none_of_the_loops_before_the_last(own_model: LoopedModel, amateur: int) -> None:
+    with pytest.raises(ValueError, match=f"amateur_loop={amateur}: from 1 to 3, one less than the 4 loops that are run"):
+        run(own_model, random_ids(1, 3), loopcd.LoopCD(amateur))
+    with pytest.raises(ValueError, match="amateur_loop=2: from 1 to 1, one less than the 2 loops that are run"):
+        run(own_model, random_ids(1, 3), loopcd.LoopCD(2), num_loops=2)
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (loopcd.MTI(), "MTI reads its negative prompt: pass the tokenizer"),
+        (loopcd.SelfEval(), "SelfEval asks the model about its answers: pass the tokenizer"),
+        (loopcd.LoopCD(1, where="numeric"), "where='numeric' reads the tokens' text: pass the tokenizer"),
+    ],
+)
+def test_methods_that_need_a_tokenizer(ouro: LoopedModel, method: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run(ouro, random_ids(1, 3), method)
+
+
+def test_beam_search_is_refused(own_model: LoopedModel) -> None:
+    with pytest.raises(ValueError, match="num_beams=2: LoopCD chooses one token at a time; use num_beams=1"):
+        run(own_model, random_ids(1, 3), loopcd.LoopCD(1), num_beams=2)
+
+
+@pytest.mark.parametrize("make", [loopcd.NoiseCD, loopcd.MTI, loopcd.SelfEval])
+def test_methods_that_cannot_be_drafted(make: Any) -> None:
+    with pytest.raises(ValueError, match=rf"draft=SelfDraft\(.*\): {make.__name__} cannot be drafted; Greedy and LoopCD can"):
+        make(draft=loopcd.SelfDraft())
+    with pytest.raises(ValueError, match="draft=4: a SelfDraft, or None"):
+        make(draft=4)
+
+
+def test_settings_cannot_be_changed_afterwards() -> None:
+    with pytest.raises(AttributeError):
+        loopcd.LoopCD().strength = 0.5  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_what_a_scorer_is_given(own_model: LoopedModel) -> None:
+    """The engine's reading is the model's own forward pass."""
+    ids = random_ids(2, 5)
+    reading, loops = Engine(own_model).read(ids)
+    assert isinstance(reading, Reading)
+    torch.testing.assert_close(reading.logits, logits_of(own_model, ids)[:, -1], rtol=0, atol=1e-5)
+    assert loops.tolist() == [own_model.num_loops] * 2
