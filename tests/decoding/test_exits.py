@@ -220,7 +220,7 @@ def test_an_exit_may_be_combined_with_every_method(own_model: LoopedModel, token
         ({"threshold": -0.1}, "threshold=-0.1: a number of at least 0"),
         ({"threshold": float("nan")}, "threshold=nan: a number of at least 0"),
         ({"threshold": float("inf")}, "threshold=inf"),
-        ({"min_loops": -1}, "min_loops=-1: a whole number of loops, at least 0"),
+        ({"min_loops": -1}, "min_loops=-1: a whole number of at least 0"),
         ({"min_loops": 1.5}, "min_loops=1.5"),
         ({"min_loops": True}, "min_loops=True"),
         ({"criterion": "hope"}, 'criterion=\'hope\': "latent" or "gate"'),

@@ -5,13 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor
 
 from loopcd.decoding import checks
+from loopcd.decoding.engine import Engine
 from loopcd.models.stages import LoopedModel, loop_logits
 
 LONGEST = 8  # tokens of a round, where the length is chosen by rule
-PROBED = 128  # prompt tokens that the rule looks at
+PROBED = 128  # prompt tokens that the rule starts from
+WRITTEN = 32  # tokens that it lets the model write
 
 
 @dataclass(frozen=True)
@@ -56,37 +59,55 @@ class Plan:
     def gain(self, model: LoopedModel, num_loops: int, agreement: float) -> float:
         """Expected speed over plain decoding, if a draft is accepted with probability `agreement`.
 
-        A round makes (1 − p^k) / (1 − p) tokens. It costs k passes of `loops` loops, all but the last with a readout,
-        and one pass of the remaining loops, which is a little dearer for several tokens than for one.
+        A round makes (1 − p^k) / (1 − p) tokens. It costs k beginnings and k passes of `loops` loops, all but the last with a
+        readout, and one pass of the remaining loops, which is a little dearer for several tokens than for one.
         """
-        readout = _readout_cost(model)
+        beginning, readout = _costs(model)
         p, k = min(agreement, 0.999), self.length
         made = (1 - p**k) / (1 - p)
         together = 1 + 0.06 * (k - 1)
-        cost = k * self.loops + (k - 1) * readout + (num_loops - self.loops + readout) * together
-        return made * (num_loops + readout) / cost
+        cost = k * (beginning + self.loops) + (k - 1) * readout + (num_loops - self.loops + readout) * together
+        return made * (beginning + num_loops + readout) / cost
 
 
-def _readout_cost(model: LoopedModel) -> float:
-    """The weights that a readout and the head read, as a share of those that a loop reads."""
+def _costs(model: LoopedModel) -> tuple[float, float]:
+    """The weights that a beginning reads, and those of a readout and the head, as shares of those that a loop reads."""
     config = model.config
     width, wide = config.hidden_size, config.intermediate_size
     layer = width * (4 * width + 3 * wide)
     loop_layers = len(model.loop_slots(1))
-    coda = getattr(config, "n_layers_in_coda", 0)
-    return (coda * layer + config.vocab_size * width) / (loop_layers * layer)
+    prelude, coda = getattr(config, "n_layers_in_prelude", 0), getattr(config, "n_layers_in_coda", 0)
+    return prelude / loop_layers, (coda * layer + config.vocab_size * width) / (loop_layers * layer)
 
 
 _measured: "WeakKeyDictionary[LoopedModel, dict[int, list[float]]]" = WeakKeyDictionary()
 
 
 def _agreement(model: LoopedModel, num_loops: int, prompt: Tensor) -> list[float]:
-    """How often the model stopped at loop 1, 2, … names the token that it names at the end; measured once for a model."""
+    """How often the model stopped at loop 1, 2, … names the token that it names at the end; measured once for a model.
+
+    It is measured on what the model itself writes, which is what drafts will be of; prompts are harder to foretell.
+    """
     known = _measured.setdefault(model, {})
     if num_loops not in known:
-        said = loop_logits(model, prompt[None, -PROBED:], loops=range(1, num_loops + 1)).argmax(dim=-1)[0]  # [loop, time]
-        known[num_loops] = (said == said[-1]).float().mean(dim=1).tolist()
+        text = _continued(model, num_loops, prompt[-PROBED:])
+        said = loop_logits(model, text, loops=range(1, num_loops + 1)).argmax(dim=-1)[0]  # [loop, time]
+        written = said[:, min(len(prompt), PROBED) - 1 : -1]
+        known[num_loops] = (written == written[-1]).float().mean(dim=1).tolist()
     return known[num_loops]
+
+
+@torch.no_grad()
+def _continued(model: LoopedModel, num_loops: int, prompt: Tensor) -> Tensor:
+    """The prompt and up to `WRITTEN` tokens that the model puts after it: [1, time]."""
+    engine, text, new = Engine(model, num_loops), prompt[None], prompt[None]
+    ends = model.generation_config.eos_token_id if model.generation_config is not None else None
+    for _ in range(min(WRITTEN, model.max_context - len(prompt))):
+        new = engine.read(new)[0].logits.argmax(dim=-1, keepdim=True)
+        text = torch.cat([text, new], dim=1)
+        if ends is not None and bool(torch.isin(new, torch.tensor(ends, device=new.device)).any()):
+            break
+    return text
 
 
 @dataclass

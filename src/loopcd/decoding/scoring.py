@@ -91,14 +91,23 @@ class ContrastScorer:
         return contested
 
     def score(self, reading: Reading, cache: LoopCache) -> Scores:
+        first = reading.logits.topk(min(2, reading.logits.shape[1]), dim=-1)
+        # the second token is plausible or none beside the first is
+        contested = rules.plausible(first.values, self.plausibility)[:, -1] if first.values.shape[1] > 1 else None
+        if contested is None or (self.lazy and not bool(contested.any())):
+            nowhere = torch.zeros(reading.logits.shape[0], dtype=torch.bool)
+            values, tokens = torch.zeros_like(first.values[:, :1]), first.indices[:, :1]
+            return Scores(values, tokens, reading.logits.shape[1], nowhere, nowhere, reading.count)
+        return self._contest(reading, contested)
+
+    def _contest(self, reading: Reading, contested: Tensor) -> Scores:
+        """The scores where in some row several tokens are plausible."""
         logits = reading.logits
-        allowed = rules.plausible(logits, self.plausibility)  # [batch, vocab]
-        count = allowed.sum(dim=-1)
-        contested = count > 1
         touched = self.where(reading, contested)
         asked = self.strength > 0 and bool(touched.any())
         hidden = self.amateur_hidden(reading) if asked or not self.lazy else None
-        tokens = logits.topk(int(count.max()), dim=-1).indices  # [batch, n], the plausible ones first
+        allowed = rules.plausible(logits, self.plausibility)  # [batch, vocab]
+        tokens = logits.topk(int(allowed.sum(dim=-1).max()), dim=-1).indices  # [batch, n], the plausible ones first
         expert, allowed = logits.gather(1, tokens), allowed.gather(1, tokens)
         amateur = torch.zeros_like(expert)
         if hidden is not None:
