@@ -19,7 +19,7 @@ endef
 
 # The constraints reach the build backend too: pip hands it the environment, not the option (and newer pips read the second name).
 pip_install = PIP_CONSTRAINT=$(2) PIP_BUILD_CONSTRAINT=$(2) PIP_DISABLE_PIP_VERSION_CHECK=1 \
-	$(1)/bin/python -m pip install -qq -c $(2) -e ".[dev,plots]"
+	$(1)/bin/python -m pip install -qq -c $(2) -e ".[dev,eval,plots]"
 
 # One thread for each of a few workers: torch's own threads would only fight over the cores.
 pytest = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal
@@ -29,7 +29,7 @@ pytest = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -q -n auto --maxprocesses 4
 
 help:
 	@echo "make setup       create .venv and install loopcd with the versions of constraints.txt"
-	@echo "make demo        a short run of loopcd on this machine"
+	@echo "make demo        greedy and LoopCD on the built-in model and task: a table, and texts side by side"
 	@echo "make test        all tests (PYTEST_ARGS='-k cache' for some of them)"
 	@echo "make test-floor  the fast tests on transformers $(FLOOR), in .venv-floor (FLOOR=5.19.0 for another release)"
 	@echo "make lint        ruff and pyright"
@@ -55,7 +55,9 @@ $(FLOOR_READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: setup
-	@$(BIN)/loopcd generate --model random-huginn --method loopcd --max-new-tokens 40 "A demo prompt"
+	@test -f src/loopcd/assets/tiny-huginn/config.json || \
+		{ echo "The demo runs the built-in model, but src/loopcd/assets/tiny-huginn is not in this tree: fetch the whole repository" >&2; exit 1; }
+	@$(BIN)/loopcd eval
 
 test: setup
 	@$(call pytest,.venv) $(PYTEST_ARGS)

@@ -147,8 +147,8 @@ def test_accepted_length_counts_tokens_a_round():
     [
         (lambda: loopcd.SelfDraft(loops=0), "loops=0"),
         (lambda: loopcd.SelfDraft(length=1), "length=1"),
-        (lambda: loopcd.SelfDraft(length=2.5), "length=2.5"),
-        (lambda: loopcd.Greedy(draft=3), "draft=3"),
+        (lambda: loopcd.SelfDraft(length=2.5), "length=2.5"),  # pyright: ignore[reportArgumentType]
+        (lambda: loopcd.Greedy(draft=3), "draft=3"),  # pyright: ignore[reportArgumentType]
         (lambda: loopcd.MTI(draft=loopcd.SelfDraft()), "MTI cannot be drafted"),
         (lambda: loopcd.NoiseCD(draft=loopcd.SelfDraft()), "NoiseCD cannot be drafted"),
         (lambda: loopcd.SelfEval(draft=loopcd.SelfDraft()), "SelfEval cannot be drafted"),

@@ -1,0 +1,60 @@
+"""Prompts as jobs of the generation loop, and what a finished job tells."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
+
+from loopcd.bench.subjects import random_ids
+from loopcd.decoding.loop import Job, Rows, Sampling
+from loopcd.decoding.texts import pad_left
+from loopcd.evaluation.tasks import steps
+from loopcd.models import LoopedModel
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model under measurement, its tokenizer (None: random weights, random prompts), and how long its texts get."""
+
+    name: str
+    model: LoopedModel
+    tokenizer: Any
+    max_new_tokens: int
+
+    def prompts(self, count: int) -> list[list[int]]:
+        """Token ids of questions of the `steps` benchmark, by length; random ids where there is no tokenizer."""
+        if self.tokenizer is None:
+            return [random_ids(self.model, 1, 48, seed=number)[0].tolist() for number in range(count)]
+        asked = steps.problems("steps", "test", count)
+        return sorted((self.tokenizer(each.prompt).input_ids for each in asked), key=len)
+
+    def job(self, prompts: Sequence[Sequence[int]]) -> Job:
+        """One batch, to be continued greedily until each row's end token, on a cache of its own."""
+        pad = getattr(self.tokenizer, "pad_token_id", None) or self.model.config.pad_token_id or 0
+        ids, mask = pad_left(prompts, pad, self.model.device)
+        length = min(ids.shape[1] + self.max_new_tokens, self.model.max_context)
+        stopping = StoppingCriteriaList([MaxLengthCriteria(length)])
+        end = getattr(self.tokenizer, "eos_token_id", None)
+        if end is not None:
+            stopping.append(EosTokenCriteria(end))
+        return Job(
+            self.model,
+            ids,
+            None if bool(mask.all()) else mask,
+            stopping,
+            Sampling(),
+            self.tokenizer,
+            pad_token_id=pad,
+            cache=self.model.new_cache(limit=length),
+            limit=length,
+        )
+
+
+def token_count(rows: Rows) -> int:
+    return int(rows.going.sum())
+
+
+def texts(rows: Rows) -> list[list[int]]:
+    """The tokens of each row, without padding."""
+    return [tokens[going.to(tokens.device)].tolist() for tokens, going in zip(rows.tokens, rows.going, strict=True)]

@@ -1,0 +1,108 @@
+"""What LoopCD costs over greedy: both run side by side, token by token, so that the machine's moods hit both alike."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import log
+from typing import Any
+
+import torch
+
+from loopcd.bench.jobs import Subject
+from loopcd.bench.subjects import MEDIUM, disagreeing
+from loopcd.bench.timing import NOTHING, Sample, Stopwatch, ratio
+from loopcd.decoding import Greedy, LoopCD, Method
+from loopcd.decoding.loop import Sampling
+from loopcd.models import LoopedModel
+
+METHODS: dict[str, Method] = {
+    "greedy": Greedy(),
+    "loopcd": LoopCD(),
+    "loopcd eager": LoopCD(lazy=False),
+    "loopcd shared coda": LoopCD(coda="shared"),
+}
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """One round: what each method needed for the same number of tokens, and how often its rule had a choice."""
+
+    samples: dict[str, Sample]
+    contested: dict[str, float]
+
+
+def side_by_side(subject: Subject, methods: Mapping[str, Method], prompts: Sequence[Sequence[int]], turn: int) -> SideBySide:
+    """Decode the prompts by all methods at once, a token each in turn; the prompts' own passes are not counted.
+
+    Only for texts that do not end early. The order changes with every token, and starts with `turn`.
+    """
+    runs = {name: method.steps(subject.job(prompts)) for name, method in methods.items()}
+    for run in runs.values():
+        next(run)
+    samples = dict.fromkeys(runs, NOTHING)
+    contested = dict.fromkeys(runs, 0)
+    for number in range(subject.max_new_tokens - 1):
+        names = list(runs)
+        first = (number + turn) % len(names)
+        for name in names[first:] + names[:first]:
+            watch = Stopwatch()
+            with watch.running():
+                step = next(runs[name])
+            samples[name] += watch.sample(len(prompts))
+            contested[name] += int(step.contested.sum())
+    made = len(prompts) * (subject.max_new_tokens - 1)
+    return SideBySide(samples, {name: count / made for name, count in contested.items()})
+
+
+def measure_overhead(subject: Subject, batch: int, rounds: int) -> dict[str, Any]:
+    """Ratios to greedy, each round with prompts of its own."""
+    methods = {name: method for name, method in METHODS.items() if not _same_without_coda(subject.model, name)}
+    side_by_side(Subject(subject.name, subject.model, None, 3), methods, subject.prompts(batch), 0)  # warm-up
+    prompts = subject.prompts(rounds * batch)
+    done = [side_by_side(subject, methods, prompts[i * batch :][:batch], i) for i in range(rounds)]
+
+    def column(name: str) -> list[Sample]:
+        return [each.samples[name] for each in done]
+
+    told: dict[str, Any] = {"contested": sum(each.contested["loopcd"] for each in done) / len(done)}
+    for name in methods:
+        if name != "greedy":
+            told[f"{name}/greedy"] = asdict(ratio(column(name), column("greedy")))
+            told[f"{name}/greedy, cpu"] = asdict(ratio(column(name), column("greedy"), cpu=True))
+    return told
+
+
+@torch.no_grad()
+def sharpen(subject: Subject, prompts: Sequence[Sequence[int]], share: float = 0.15, plausibility: float = 0.1) -> float:
+    """Scale the head so that about this share of positions has a second plausible token; the scale.
+
+    A second token is plausible where it trails the first by less than −ln(plausibility). The scale does not change what
+    greedy decoding writes, so it can be set by that text; the weights should be such that the text does not run in circles.
+    """
+    job = subject.job(prompts)
+    steps = Greedy().steps(replace(job, sampling=Sampling(keep_logits=True)))
+    best = torch.stack([step.logits.topk(2, dim=-1).values for step in steps if step.logits is not None])  # [time, rows, 2]
+    gap = float(torch.quantile(best[..., 0] - best[..., 1], share))
+    scale = -log(plausibility) / max(gap, 1e-6)
+    subject.model.lm_head.weight.mul_(scale)
+    return scale
+
+
+def _same_without_coda(model: LoopedModel, name: str) -> bool:
+    return model.pointwise_readout and name == "loopcd shared coda"
+
+
+def bench_overhead(
+    vocabularies: Sequence[int], rounds: int, tokens: int, say: Callable[[str], None], batch: int = 1
+) -> dict[str, Any]:
+    """By model, vocabulary and head: random, where nearly every position is contested, and sharpened to a realistic share."""
+    found: dict[str, Any] = {}
+    for name, make in MEDIUM.items():
+        for vocabulary in vocabularies:
+            subject = Subject(name, make(vocabulary), None, tokens)
+            for head in ("random", "sharpened"):
+                say(f"overhead: {name}, vocabulary {vocabulary}, {head} head")
+                if head == "sharpened":
+                    sharpen(replace(subject, model=disagreeing(subject.model)), subject.prompts(rounds * batch))
+                told = measure_overhead(subject, batch, rounds)
+                found.setdefault(name, {}).setdefault(str(vocabulary), {})[head] = told
+    return found

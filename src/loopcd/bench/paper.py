@@ -1,0 +1,64 @@
+"""What is to be expected of a GPU, worked out on paper from the bytes that a token moves."""
+
+from dataclasses import dataclass
+
+import torch
+
+from loopcd.bench.traffic import Traffic, step_traffic
+from loopcd.decoding.draft import LONGEST, Plan
+from loopcd.models import LoopedModel
+from loopcd.models.presets import PUBLIC, empty_model
+
+PUBLISHED = {"Huginn-0125": "tomg-group-umd/huginn-0125", "Ouro-1.4B": "ByteDance/Ouro-1.4B"}
+GPUS = {"A100 80 GB": 2.0e12, "H100 SXM": 3.35e12}  # bytes per second, by the makers' data sheets
+ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
+CONTEXT = 2048
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The length with the highest gain, if that many loops draft and a draft is accepted with that probability."""
+
+    loops: int
+    acceptance: float
+    length: int
+    gain: float
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """A published model in bfloat16 at batch 1."""
+
+    traffic: Traffic
+    limits: dict[str, float]  # tokens per second by GPU, if nothing but memory took time
+    coda: float  # what an eager amateur's readout would add to a step, as a share of its bytes
+    expected: tuple[Expected, ...]
+
+    def by_loops(self) -> dict[int, list[Expected]]:
+        """What is expected by how many loops draft, by rising acceptance."""
+        found: dict[int, list[Expected]] = {}
+        for each in self.expected:
+            found.setdefault(each.loops, []).append(each)
+        return found
+
+
+def outlooks(context: int = CONTEXT) -> dict[str, Outlook]:
+    return {name: outlook(empty_model(PUBLIC[public]()), context) for name, public in PUBLISHED.items()}
+
+
+def outlook(model: LoopedModel, context: int) -> Outlook:
+    traffic = step_traffic(model, context, torch.bfloat16)
+    moved, loops = traffic.per_token(), model.num_loops
+    drafting = sorted({max(1, loops // part) for part in (8, 4, 2)})
+    return Outlook(
+        traffic,
+        {gpu: bandwidth / moved for gpu, bandwidth in GPUS.items()},
+        traffic.readout / moved,
+        tuple(expected(model, early, chance) for early in drafting for chance in ACCEPTANCES),
+    )
+
+
+def expected(model: LoopedModel, loops: int, acceptance: float) -> Expected:
+    gains = {length: Plan(loops, length).gain(model, model.num_loops, acceptance) for length in range(2, LONGEST + 1)}
+    best = max(gains, key=lambda length: gains[length])
+    return Expected(loops, acceptance, best, gains[best])

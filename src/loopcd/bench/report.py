@@ -1,0 +1,130 @@
+"""docs/performance.md, written from a run's JSON."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from loopcd.bench.paper import ACCEPTANCES, CONTEXT, GPUS, Outlook, outlooks
+from loopcd.bench.plot import draw
+from loopcd.bench.tables import Table, percent, tables
+
+_HEAD = """# Performance
+
+Made by `loopcd bench --report docs/performance.md --from RUN.json` from a run of `loopcd bench --json`; not edited by hand.
+Machine: {processor}, {cores} cores, one thread, torch {torch}, transformers {transformers}; load average {load_average:.1f}
+when the run began.{quick}
+
+Every figure is a ratio of things that were measured alternately in one process: the median of the rounds' ratios, and in
+brackets their 10th and 90th percentile. Methods are compared by wall time over whole generations, prompts included, until
+each text ends.
+
+![The figures of this page]({plot})
+"""
+
+_TIME = """## Where the time goes, and the limit
+
+A step of decoding multiplies every weight once for each loop that it is part of. With one row the processor waits for the
+weights, so a step cannot be faster than
+
+    (bytes of weights + bytes of keys and values) / bandwidth
+
+The bandwidth is what one thread streams through matrix–vector products over 512 MB, measured in the same rounds. Small
+models are bound by something else: the weights of the built-in ones fit the processor's cache, and a step's time is that of
+calling hundreds of operators one after the other. There a loop over several tokens costs hardly more than a loop over one,
+which is what drafting lives on.
+"""
+
+_DEVICES = """## What each device costs
+
+- **Deferred coda.** The amateur of Huginn needs a coda pass for each token, but its answer only where a second token is
+  plausible. Passes that are not needed yet are put off and made up in one. Compare "deferred" with "eager" above, and
+  "readout of 8" with eight times "readout of 1" here.
+- **Rows of the head.** The amateur is asked about the plausible tokens only: "head, 5 rows" instead of "head".
+- **Drafting.** A round runs its first loops token by token and the others for all tokens at once: "loop over 4" instead of
+  four times "loop over 1".
+"""
+
+_FORMULA = """## On paper: a GPU
+
+Bytes moved for a token at batch 1 in bfloat16, context {context}, and the speed if nothing but memory took time. On a GPU,
+too, one row is bound by memory as long as the kernels are launched fast enough (CUDA graphs or `torch.compile`). Nothing
+here was measured on one.
+
+A round of `SelfDraft(loops=a, length=k)` runs a loops for k tokens one by one, then the other loops for all k at once. If a
+draft is accepted with probability p, it makes (1 − pᵏ) / (1 − p) tokens, so that over plain decoding of L loops
+
+    gain(p) = (1 − pᵏ) / (1 − p) · (L + r) / (k·a + (k − 1)·r + (L − a + r)·(1 + 0.06·(k − 1)))
+
+with r the weights of readout and head as a share of one loop's, and 0.06 what each further token adds to a pass over
+several (measured on a CPU; nearer 0 on a GPU). The formula is `Plan.gain` in `decoding/draft.py`. An eager amateur would add
+{coda} to the bytes of a token of Huginn-0125; a deferred one adds that only where a second token is plausible.
+"""
+
+
+def write_report(run: Mapping[str, Any], path: Path) -> list[Path]:
+    """Write the page, and its plot beside it; the files written."""
+    picture = path.with_suffix(".svg")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    views = outlooks()
+    draw(run, views, picture)
+    path.write_text(page(run, views, picture.name), encoding="utf-8")
+    return [path, picture]
+
+
+def page(run: Mapping[str, Any], views: Mapping[str, Outlook], plot: str) -> str:
+    machine, made = run["machine"], {table.title.split(" (")[0]: table for table in tables(run)}
+    quick = " **A quick run: few rounds, wide spreads.**" if run.get("quick") else ""
+    head = _HEAD.format(**machine, plot=plot, quick=quick)
+    parts = [head]
+    if "Methods" in made:
+        parts += ["## Methods", made["Methods"].markdown(), _refused(run), made["Details"].markdown()]
+    if "Worst case" in made:
+        parts += ["Where everything is refused, drafting must not cost:", made["Worst case"].markdown()]
+    parts.append(_TIME)
+    for title in ("Decoding", "Across batches and contexts", "Where the time of a step goes"):
+        parts += [made[title].markdown()] if title in made else []
+    if "What LoopCD costs" in made:
+        parts += ["## What LoopCD costs", _contested(run), made["What LoopCD costs"].markdown()]
+    if "What each device costs, as a share of a step" in made:
+        parts += [_DEVICES, made["What each device costs, as a share of a step"].markdown()]
+    for title in ("Compiling", "Memory of drafting", "Loading"):
+        parts += [f"## {title}", made[title].markdown()] if title in made else []
+    coda = percent(views["Huginn-0125"].coda)
+    parts += [_FORMULA.format(context=CONTEXT, coda=coda), traffic_table(views).markdown(), plan_table(views).markdown()]
+    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+
+
+def _refused(run: Mapping[str, Any]) -> str:
+    lines = [f"- {model}, {name}: {why}" for model, each in run.get("refused", {}).items() for name, why in each.items()]
+    return "Not run:\n" + "\n".join(lines) if lines else ""
+
+
+def _contested(run: Mapping[str, Any]) -> str:
+    shares = [f"{name} {percent(told['contested'])}" for name, told in run.get("models", {}).items()]
+    real = f" On real prompts the share is: {', '.join(shares)}." if shares else ""
+    return (
+        "Greedy and LoopCD side by side, token by token. Random weights make nearly every position contested; "
+        f"a sharpened head gives a share like that of a trained model.{real}"
+    )
+
+
+def traffic_table(views: Mapping[str, Outlook]) -> Table:
+    columns = ["bytes for a token", "one loop", "loops", "rest of the weights", "keys and values", "in all"]
+    rows = []
+    for name, view in views.items():
+        traffic = view.traffic
+        rest = traffic.weights - traffic.loops * traffic.loop
+        sizes = [f"{size / 1e9:.2f} GB" for size in (rest, traffic.cache, traffic.per_token())]
+        limits = [f"{view.limits[gpu]:.0f}" for gpu in GPUS]
+        rows.append([name, f"{traffic.loop / 1e9:.2f} GB", str(traffic.loops), *sizes, *limits])
+    return Table("Traffic", [*columns, *(f"tokens/s, {gpu}" for gpu in GPUS)], rows)
+
+
+def plan_table(views: Mapping[str, Outlook]) -> Table:
+    rows = []
+    for name, view in views.items():
+        for loops, each in view.by_loops().items():
+            rows.append(
+                [f"{name}, {loops} of {view.traffic.loops} loops draft", *(f"{x.gain:.2f} (k = {x.length})" for x in each)]
+            )
+    return Table("Plans", ["expected gain by acceptance", *(f"p = {p}" for p in ACCEPTANCES)], rows)

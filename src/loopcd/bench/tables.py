@@ -1,0 +1,197 @@
+"""What a run found, as tables for people: the same rows for the terminal and for the report."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loopcd.bench.compare import Change
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def markdown(self) -> str:
+        lines = [self.columns, ["---"] + ["---:"] * (len(self.columns) - 1), *self.rows]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def tables(run: Mapping[str, Any]) -> list[Table]:
+    """All tables of the parts that the run holds."""
+    makers = {
+        "ratios": ratio_tables,
+        "details": detail_tables,
+        "decode": decode_tables,
+        "overhead": overhead_tables,
+        "worst": worst_tables,
+        "devices": device_tables,
+        "compile": compile_tables,
+        "memory": memory_tables,
+        "load": load_tables,
+    }
+    return [table for part, make in makers.items() if run.get(part) for table in make(run[part])]
+
+
+def ratio_tables(ratios: Mapping[str, Any]) -> Iterator[Table]:
+    batches = sorted({batch for each in ratios.values() for batch in each}, key=int)
+    columns = ["tokens per second over greedy", *(f"{name}, batch {batch}" for name in ratios for batch in batches)]
+    names = list(dict.fromkeys(key for each in ratios.values() for batch in each.values() for key in batch))
+    rows = [[key, *(spread(ratios[m].get(b, {}).get(key)) for m in ratios for b in batches)] for key in names]
+    yield Table("Methods", columns, rows)
+
+
+def detail_tables(details: Mapping[str, Any]) -> Iterator[Table]:
+    columns = ["what the methods did", "contested", "loops per token", "draft", "acceptance", "tokens a round"]
+    columns += ["near ties", "texts as undrafted", "cache over plain"]
+    rows = []
+    for model, batches in details.items():
+        for batch, methods in batches.items():
+            for name, told in methods.items():
+                rows.append([f"{model}, batch {batch}, {name}", *_detail(told)])
+    yield Table("Details", columns, rows)
+
+
+def _detail(told: Mapping[str, Any]) -> list[str]:
+    cells = [percent(told["contested"]), f"{told['loops_per_token']:.2f}"]
+    if "acceptance" not in told:
+        return [*cells, *[""] * 6]
+    return [
+        *cells,
+        f"{told['draft_length']} tokens by {told['draft_loops']} loops",
+        percent(told["acceptance"]),
+        f"{told['accepted_length']:.2f}",
+        str(told["near_ties"]),
+        f"{told['identical_texts']} of {told['texts']}",
+        f"{told['cache_over_plain']:.3f}",
+    ]
+
+
+def decode_tables(decode: Mapping[str, Any]) -> Iterator[Table]:
+    columns = ["decoding, one thread", "batch", "context", "tokens per CPU second", "MB per token", "limit", "share of limit"]
+    columns += ["reference, scaled to this bandwidth", "over it"]
+    rows = []
+    for name, told in decode["models"].items():
+        for cell in told["cells"]:
+            reference = f"{cell['reference_scaled']:.1f}" if "reference_scaled" in cell else ""
+            rows.append(
+                [
+                    name,
+                    str(cell["batch"]),
+                    str(cell["context"]),
+                    f"{cell['tokens_per_cpu_second']['median']:.1f}",
+                    f"{cell['bytes_per_token'] / 1e6:.0f}",
+                    f"{cell['limit']:.1f}",
+                    percent(cell["share_of_limit"]["median"]),
+                    reference,
+                    spread(cell.get("over_scaled_reference")),
+                ]
+            )
+    yield Table(f"Decoding ({decode['bandwidth']['median'] / 1e9:.1f} GB/s measured between the rounds)", columns, rows)
+    yield from _across(decode)
+
+
+def _across(decode: Mapping[str, Any]) -> Iterator[Table]:
+    rows = []
+    for name, told in decode["models"].items():
+        rows += [[f"{name}: largest over smallest batch, context {c}", spread(x)] for c, x in told["batch_gain"].items()]
+        for batch, grown in told["growth"].items():
+            step, attention = grown["step_seconds"] * 1e3, grown["attention_seconds"] * 1e3
+            rows.append(
+                [
+                    f"{name}: a step at context {grown['to']} over one at {grown['from']}, batch {batch}",
+                    f"+{step:.1f} ms, of which attention +{attention:.1f} ms",
+                ]
+            )
+    if rows:
+        yield Table("Across batches and contexts", ["across", "found"], rows)
+
+
+def overhead_tables(overhead: Mapping[str, Any]) -> Iterator[Table]:
+    names = ["loopcd/greedy", "loopcd eager/greedy", "loopcd shared coda/greedy"]
+    rows = [
+        [f"{model}, vocabulary {vocabulary}, {head} head", percent(told["contested"]), *(spread(told.get(n)) for n in names)]
+        for model, by_vocabulary in overhead.items()
+        for vocabulary, heads in by_vocabulary.items()
+        for head, told in heads.items()
+    ]
+    yield Table(
+        "What LoopCD costs", ["LoopCD over greedy", "contested", "own coda, deferred", "own coda, eager", "shared coda"], rows
+    )
+
+
+def worst_tables(worst: Mapping[str, Any]) -> Iterator[Table]:
+    rows = [
+        [f"{model}, {draft}", percent(told["acceptance"]), spread(told["cold"]), spread(told["warm"])]
+        for model, drafts in worst.items()
+        for draft, told in drafts.items()
+    ]
+    yield Table("Worst case", ["drafted over undrafted, random weights", "acceptance", "first text", "second text"], rows)
+
+
+def device_tables(devices: Mapping[str, Any]) -> Iterator[Table]:
+    models = list(devices)
+    names = list(dict.fromkeys(name for told in devices.values() for name in told["cost"]))
+    rows = [["a step takes", *(f"{devices[m]['step_seconds'] * 1e3:.2f} ms" for m in models)]]
+    rows += [["operators called in a step", *(f"{devices[m]['operators']['calls_per_step']:.0f}" for m in models)]]
+    rows += [[name, *(percent(devices[m]["cost"][name]["median"]) for m in models)] for name in names]
+    yield Table("What each device costs, as a share of a step", ["device", *models], rows)
+    stages = [[f"stage: {key}", *(percent(devices[m]["stages"][key]) for m in models)] for key in devices[models[0]]["stages"]]
+    kinds = devices[models[0]]["operators"]["share"]
+    stages += [[f"operators: {key}", *(percent(devices[m]["operators"]["share"][key]) for m in models)] for key in kinds]
+    yield Table("Where the time of a step goes", ["share of the time", *models], stages)
+
+
+def compile_tables(compiled: Mapping[str, Any]) -> Iterator[Table]:
+    rows = []
+    for model, batches in compiled.items():
+        for batch, told in batches.items():
+            found = (
+                [told["failed"], ""]
+                if "failed" in told
+                else [spread(told["compiled/plain"]), f"{told['start_up_seconds']:.0f} s"]
+            )
+            rows.append([f"{model}, batch {batch}", *found])
+    yield Table("Compiling", ["layers compiled by torch.compile", "compiled over plain", "longer at the first passes"], rows)
+
+
+def memory_tables(memory: Mapping[str, Any]) -> Iterator[Table]:
+    columns = ["peak of a process that generates", "plain", "drafted", "drafted over plain", "beyond the loaded model"]
+    rows = []
+    for model, batches in memory.items():
+        for batch, methods in batches.items():
+            for name, told in methods.items():
+                sizes = [f"{told[key]['peak_bytes'] / 1e6:.0f} MB" for key in ("plain", "drafted")]
+                more = (told["drafted"]["peak_bytes"] - told["drafted"]["loaded_bytes"]) / 1e6
+                less = (told["plain"]["peak_bytes"] - told["plain"]["loaded_bytes"]) / 1e6
+                found = [f"{told['drafted_over_plain']:.3f}", f"{less:.1f} and {more:.1f} MB"]
+                rows.append([f"{model}, batch {batch}, {name}", *sizes, *found])
+    yield Table("Memory of drafting", columns, rows)
+
+
+def load_tables(load: Mapping[str, Any]) -> Iterator[Table]:
+    rows = [["checkpoint", f"{load['checkpoint_bytes'] / 1e9:.3f} GB"]]
+    if load["peak_bytes"] is not None:
+        rows += [["peak of resident memory beyond the imports", f"{load['peak_bytes'] / 1e9:.3f} GB"]]
+        rows += [["peak over checkpoint", f"{load['over_checkpoint']:.3f}"]]
+    rows += [["time", f"{load['seconds']:.1f} s"]]
+    yield Table("Loading", ["loading", "found"], rows)
+
+
+def change_table(changes: Sequence[Change]) -> Table:
+    rows = [
+        [each.name, str(each.before), str(each.now), f"{each.change:+.1%}", "changed" if each.flagged else ""]
+        for each in changes
+    ]
+    return Table("Against the earlier run", ["ratio", "before", "now", "change", "outside both spreads"], rows)
+
+
+def spread(told: Mapping[str, float] | None) -> str:
+    if told is None:
+        return ""
+    return f"{told['median']:.2f} ({told['low']:.2f}–{told['high']:.2f})"
+
+
+def percent(share: float) -> str:
+    return f"{share:.1%}"

@@ -1,0 +1,1 @@
+"""Tasks, graders, the resumable runner and paired statistics."""

@@ -1,0 +1,237 @@
+"""To EvalPlus and back: programs in, verdicts out. EvalPlus runs in an interpreter of its own, never in this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from loopcd.evaluation.code.isolation.limits import Limits
+
+Dataset = Literal["humaneval", "mbpp"]
+OVERRIDE = {"humaneval": "HUMANEVAL_OVERRIDE_PATH", "mbpp": "MBPP_OVERRIDE_PATH"}
+NEEDS_CONSENT = (
+    "this task runs programs that a model wrote, and nobody has read them: say --allow-code-execution to allow it. "
+    "Each is shut in (no network, no files but a temporary folder, limits on time, memory and processes); "
+    "which isolation is in force is printed"
+)
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class CodeSettings:
+    """How programs are run. `python` has EvalPlus (None: this interpreter). `weak` goes on where only limits are available."""
+
+    python: str | None = None
+    weak: bool = False
+    workers: int | None = None  # programs at a time; None: half of the cores, as EvalPlus does
+    level: str | None = None  # "namespaces", "user" or "limits"; None: the strongest that works
+    limits: Limits = field(default_factory=Limits)
+
+    @classmethod
+    def from_environment(cls) -> CodeSettings:
+        """LOOPCD_EVALPLUS_PYTHON, LOOPCD_WEAK_ISOLATION=1 and LOOPCD_CODE_WORKERS."""
+        workers = os.environ.get("LOOPCD_CODE_WORKERS")
+        if workers is not None and not (workers.isdigit() and int(workers) > 0):
+            raise ValueError(f"LOOPCD_CODE_WORKERS={workers!r}: a whole number of at least 1")
+        return cls(
+            python=os.environ.get("LOOPCD_EVALPLUS_PYTHON"),
+            weak=os.environ.get("LOOPCD_WEAK_ISOLATION") == "1",
+            workers=None if workers is None else int(workers),
+        )
+
+    @property
+    def interpreter(self) -> str:
+        return self.python or sys.executable
+
+
+@dataclass(frozen=True)
+class Program:
+    """A whole program as the model wrote it, prompt included, for one problem."""
+
+    task_id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """EvalPlus's words for the tests of the original benchmark and for its own: "pass", "fail", "timeout", or what happened."""
+
+    base: str
+    plus: str
+    seconds: float
+
+    @property
+    def passed(self) -> tuple[bool, bool]:
+        """(base, plus); plus counts only together with base."""
+        return self.base == "pass", self.base == self.plus == "pass"
+
+
+@dataclass(frozen=True)
+class Report:
+    """The verdicts in the order of the programs, and what they were reached with."""
+
+    isolation: str
+    versions: str  # of EvalPlus and of the Python that ran it
+    verdicts: tuple[Verdict, ...]
+
+
+def check(dataset: Dataset, settings: CodeSettings) -> Report:
+    """Whether programs could be run: EvalPlus is there, and an isolation that is enough. Runs no program."""
+    shared = _Shared(lambda done, total: None, 0)
+    with tempfile.TemporaryDirectory(prefix="loopcd-evalplus-") as folder:
+        data = _private(Path(folder) / "problems.jsonl", [])
+        _run_shard(_Shard(dataset, data, Path(folder), 0, settings), (), (), shared)
+    return Report(shared.isolation, shared.versions, ())
+
+
+def download(dataset: Dataset, settings: CodeSettings) -> Path:
+    """The data file of EvalPlus's release, fetched by EvalPlus itself into a cache folder of ours."""
+    name = {"humaneval": "humaneval._ready_human_eval_plus_path", "mbpp": "mbpp._ready_mbpp_plus_path"}[dataset]
+    module, function = name.split(".")
+    code = f"import sys; from evalplus.data.{module} import {function} as ready; sys.stderr.write(ready())"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "loopcd"
+    environment = {key: value for key, value in os.environ.items() if key not in OVERRIDE.values()}
+    run = subprocess.run(
+        [settings.interpreter, "-c", code], capture_output=True, text=True, env={**environment, "XDG_CACHE_HOME": str(cache)}
+    )
+    path = Path(run.stderr.strip().splitlines()[-1]) if run.stderr.strip() else Path()
+    if run.returncode != 0 or not path.is_file():
+        raise ValueError(f"the data of {dataset} could not be downloaded ({path}): give the folder of its file by --data DIR")
+    return path
+
+
+def grade(
+    dataset: Dataset,
+    problems: Sequence[dict[str, Any]],
+    programs: Sequence[Program],
+    settings: CodeSettings,
+    *,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Report:
+    """Run every program on its problem's tests. `problems` are records of EvalPlus's file, at least those that are needed."""
+    workers = settings.workers or max(1, (os.cpu_count() or 2) // 2)
+    shards = [range(start, len(programs), workers) for start in range(min(workers, len(programs)))]
+    shared = _Shared(progress, len(programs))
+    with tempfile.TemporaryDirectory(prefix="loopcd-evalplus-") as folder, ThreadPoolExecutor(max(1, len(shards))) as pool:
+        data = _private(Path(folder) / "problems.jsonl", problems)
+        work = [
+            pool.submit(_run_shard, _Shard(dataset, data, Path(folder), number, settings), programs, shard, shared)
+            for number, shard in enumerate(shards)
+        ]
+        for each in work:
+            each.result()
+    return Report(shared.isolation, shared.versions, tuple(shared.verdicts[index] for index in range(len(programs))))
+
+
+@dataclass
+class _Shared:
+    """What the workers' threads bring together."""
+
+    progress: Callable[[int, int], None]
+    total: int
+    isolation: str = ""
+    versions: str = ""
+    verdicts: dict[int, Verdict] = field(default_factory=dict)
+
+    def take(self, line: str, weak: bool) -> None:
+        said = json.loads(line)
+        if "error" in said:
+            raise ValueError(said["error"])
+        if "isolation" in said:
+            if not said["enough"] and not weak:
+                raise ValueError(_too_weak(said["isolation"]))
+            if not self.isolation:
+                self.isolation, self.versions = said["isolation"], said["versions"]
+            return
+        self.verdicts[said["index"]] = Verdict(said["base"], said["plus"], said["seconds"])
+        self.progress(len(self.verdicts), self.total)
+
+
+def _too_weak(isolation: str) -> str:
+    return (
+        f"programs that a model wrote are not run here: of the isolation only {isolation} is available. Run as root, or where "
+        "user namespaces are allowed; or set LOOPCD_WEAK_ISOLATION=1 if this machine holds nothing of value"
+    )
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """One interpreter with EvalPlus at work."""
+
+    dataset: Dataset
+    data: Path
+    folder: Path
+    number: int
+    settings: CodeSettings
+
+    def environment(self) -> dict[str, str]:
+        """Nothing of ours: a program has no use for our tokens and paths."""
+        return {
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(self.folder),
+            "TMPDIR": str(self.folder),
+            "XDG_CACHE_HOME": str(self.folder / "cache"),
+            "LANG": "C.UTF-8",
+            "PYTHONPATH": str(_HERE),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            OVERRIDE[self.dataset]: str(self.data),
+        }
+
+    def requests(self, programs: Sequence[Program], chosen: Sequence[int]) -> Path:
+        head = {
+            "dataset": self.dataset,
+            "level": self.settings.level,
+            "weak": self.settings.weak,
+            "limits": asdict(self.settings.limits),
+        }
+        lines = [{"index": i, "task_id": programs[i].task_id, "program": programs[i].text} for i in chosen]
+        return _private(self.folder / f"requests-{self.number}.jsonl", [head, *lines])
+
+
+def _private(path: Path, lines: Sequence[dict[str, Any]]) -> Path:
+    """JSON lines that no other user can read; a program may have its own folder beside them, so the way there is open."""
+    path.parent.chmod(0o711)
+    path.touch(mode=0o600)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def _run_shard(shard: _Shard, programs: Sequence[Program], chosen: Sequence[int], shared: _Shared) -> None:
+    errors = shard.folder / f"errors-{shard.number}.txt"
+    command = [shard.settings.interpreter, "-m", "isolation.grader"]
+    with shard.requests(programs, chosen).open() as requests, errors.open("w") as error_file:
+        try:
+            process = subprocess.Popen(
+                command, stdin=requests, stdout=subprocess.PIPE, stderr=error_file, text=True, cwd="/", env=shard.environment()
+            )
+        except OSError as error:
+            raise ValueError(f"{command[0]} cannot be run ({error}): name an interpreter that has EvalPlus") from error
+        try:
+            with process:
+                for line in process.stdout or ():
+                    shared.take(line, shard.settings.weak)
+        finally:
+            process.kill()
+    missing = [index for index in chosen if index not in shared.verdicts]
+    if missing or process.returncode != 0:
+        raise ValueError(_what_went_wrong(command[0], errors.read_text(), len(missing)))
+
+
+def _what_went_wrong(python: str, errors: str, missing: int) -> str:
+    if "No module named 'evalplus'" in errors or "PackageNotFoundError" in errors:
+        return (
+            f"{python} has no EvalPlus: pip install 'loopcd[code]', or set LOOPCD_EVALPLUS_PYTHON to an interpreter that has it"
+        )
+    last = errors.strip().splitlines()[-1] if errors.strip() else "it said nothing"
+    return f"EvalPlus, run by {python}, ended early with {missing} programs not graded: {last}"

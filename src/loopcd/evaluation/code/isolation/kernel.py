@@ -1,0 +1,93 @@
+"""The Linux calls that Python has no function for."""
+
+import ctypes
+import os
+from functools import cache
+
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND = 1, 2, 4, 32, 4096
+MS_REC, MS_PRIVATE = 16384, 1 << 18
+MNT_DETACH = 2
+
+_PDEATHSIG, _CAPBSET_DROP, _SET_SUBREAPER, _NO_NEW_PRIVS, _CAP_AMBIENT, _AMBIENT_CLEAR_ALL = 1, 24, 36, 38, 47, 4
+_MOUNT_SETATTR = 442  # the same number on every architecture
+_AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
+_CAPABILITY_VERSION_3 = 0x20080522
+_SIGKILL = 9
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _call(name: str, *arguments: object) -> int:
+    function = getattr(_libc(), name, None)
+    if function is None:
+        raise OSError(f"this system's C library has no {name}")
+    result = function(*arguments)
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+    return result
+
+
+def unshare(flags: int) -> None:
+    _call("unshare", ctypes.c_int(flags))
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
+    _call("mount", source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode())
+
+
+def unmount(target: str) -> None:
+    """Take a tree of mounts away, also where something is still open in it."""
+    _call("umount2", target.encode(), MNT_DETACH)
+
+
+def pivot_root(new: str, old: str) -> None:
+    _call("pivot_root", new.encode(), old.encode())
+
+
+def make_read_only(target: str) -> None:
+    """Nothing below this mount can be written, run as another user, or be a device."""
+    attributes = (ctypes.c_uint64 * 4)(MS_RDONLY | MS_NOSUID | MS_NODEV, 0, 0, 0)
+    number, fd, flags = ctypes.c_long(_MOUNT_SETATTR), ctypes.c_int(_AT_FDCWD), ctypes.c_uint(_AT_RECURSIVE)
+    try:
+        _call("syscall", number, fd, target.encode(), flags, attributes, ctypes.c_size_t(32))
+    except OSError:  # before Linux 5.12: this mount alone, with the flags that it must keep
+        kept = os.statvfs(target).f_flag & ~(MS_REMOUNT | MS_BIND)
+        mount("", target, flags=MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | kept)
+
+
+def prctl(option: int, *arguments: int) -> None:
+    _call("prctl", ctypes.c_int(option), *(ctypes.c_ulong(value) for value in (*arguments, 0, 0, 0, 0)[:4]))
+
+
+def die_with_parent() -> None:
+    prctl(_PDEATHSIG, _SIGKILL)
+
+
+def adopt_orphans() -> None:
+    prctl(_SET_SUBREAPER, 1)
+
+
+def forbid_new_privileges() -> None:
+    prctl(_NO_NEW_PRIVS, 1)
+
+
+def forget_capability_bounds() -> None:
+    """Take every capability away from all that this process will ever run; needs one of them itself."""
+    prctl(_CAP_AMBIENT, _AMBIENT_CLEAR_ALL)
+    for capability in range(64):
+        try:
+            prctl(_CAPBSET_DROP, capability)
+        except OSError:
+            return  # past the kernel's last one
+
+
+def drop_capabilities() -> None:
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    _call("capset", header, (ctypes.c_uint32 * 6)())

@@ -1,0 +1,88 @@
+"""How much of the machine a program may use."""
+
+import os
+import resource
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`memory` holds for each process and for all of them together; `disk` for a file, and for all of them in a mount."""
+
+    seconds: float = 300.0
+    memory: int = 4096 * MEBIBYTE
+    processes: int = 32
+    disk: int = 64 * MEBIBYTE
+    output: int = MEBIBYTE
+    open_files: int = 256
+
+    def describe(self) -> str:
+        return (
+            f"{self.seconds:g} s, {self.memory // MEBIBYTE} MiB memory, {self.processes} processes, "
+            f"{self.disk // MEBIBYTE} MiB files, {self.output // 1024} KiB output"
+        )
+
+    def impose(self, processes_already: int) -> None:
+        """On this process and all that it starts. `processes_already`: those of this user that are none of the program's."""
+        wanted = {
+            resource.RLIMIT_CPU: int(self.seconds) + 1,
+            resource.RLIMIT_AS: self.memory,
+            resource.RLIMIT_NPROC: self.processes + processes_already,
+            resource.RLIMIT_FSIZE: self.disk,
+            resource.RLIMIT_NOFILE: self.open_files,
+            resource.RLIMIT_CORE: 0,
+        }
+        for kind, value in wanted.items():
+            hard = resource.getrlimit(kind)[1]
+            allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(kind, (allowed, allowed))
+
+
+def first_to_die() -> None:
+    """Should the machine run out of memory, this process and all that it starts go first."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def processes_of(user: int) -> int:
+    """Threads that run as this user, as the kernel counts them against the limit."""
+    return sum(len(_listed(folder / "task")) for folder in _listed(Path("/proc")) if _owner(folder) == user)
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return [entry for entry in folder.iterdir() if entry.name.isdigit()]
+    except OSError:
+        return []
+
+
+def _owner(folder: Path) -> int:
+    try:
+        return folder.stat().st_uid
+    except OSError:
+        return -1
+
+
+def descendants(process: int) -> list[int]:
+    """All that this process started, and what those started."""
+    found, todo = [], [process]
+    while todo:
+        for task in _listed(Path(f"/proc/{todo.pop()}/task")):
+            with suppress(OSError):
+                children = [int(number) for number in (task / "children").read_text().split()]
+                found += children
+                todo += children
+    return found
+
+
+def memory_of(processes: list[int]) -> int:
+    """Bytes that they hold in memory."""
+    pages = 0
+    for process in processes:
+        with suppress(OSError):
+            pages += int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

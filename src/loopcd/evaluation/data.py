@@ -1,0 +1,112 @@
+"""Data files: read, fingerprinted, compared with the fingerprints of the files that the tasks were made for."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, TypeVar
+
+log = logging.getLogger("loopcd")
+T = TypeVar("T")
+
+# the files that the tasks read with `--data DIR`, and what is expected in them
+KNOWN = {
+    "gsm8k_test.jsonl": "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
+    "gsm8k_train.jsonl.gz": "047ae96fb3025b18b8cfa89c4f9e9c7cd5120906864d58c3f93c91c495da6449",
+    "math500.jsonl": "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132",
+    "strategyqa_train_2290.jsonl.gz": "4f3f7636de9a990c82d3a6519eb6f8ec557a875c0570d328c231b45b67364c10",
+    "strategyqa_6shot_cot_exemplars.json": "659069554a872a46f1b76eb2c06a9f09f1963e3ddc811f69d550904d60d3dcfc",
+    "HumanEvalPlus-v0.1.10.jsonl.gz": "272720b90ac375502c8ed23cd791c2a93dfb22a911641a494da74a426c09f101",
+    "MbppPlus-v0.2.0.jsonl.gz": "af43697e8791c4c149bdfd6b489d8b5412507551ac20e28a439f650b8225db63",
+}
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """What was really read. `known` is False when the file differs from the one that the task was made for."""
+
+    source: str
+    sha256: str
+    known: bool | None  # None: nothing to compare with (from the hub)
+    records: int
+
+    def describe(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def read_lines(folder: Path, name: str) -> tuple[list[dict[str, Any]], DataFile]:
+    """The records of a JSON lines file, gzipped or not; a file that is not the known one is read with a warning."""
+    path = folder / name
+    raw = read_bytes(path)
+    text = gzip.decompress(raw) if name.endswith(".gz") else raw
+    try:
+        records = [json.loads(line) for line in text.decode().split("\n") if line.strip()]
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} does not hold JSON lines: {error}") from error
+    return records, fingerprint(name, raw, len(records))
+
+
+def read_bytes(path: Path) -> bytes:
+    if not path.parent.is_dir():
+        raise ValueError(f"--data {path.parent}: there is no such folder")
+    if not path.is_file():
+        raise ValueError(f"{path.parent} has no {path.name}: that is the file this task reads")
+    return path.read_bytes()
+
+
+def fingerprint(name: str, raw: bytes, records: int) -> DataFile:
+    digest = sha256(raw).hexdigest()
+    known = KNOWN.get(name) == digest
+    if not known:
+        wanted = KNOWN.get(name)
+        expected = f", not the known {wanted[:12]}…" if wanted else ", which is not a known file"
+        log.warning("%s has sha256 %s…%s: its scores cannot be compared with others'", name, digest[:12], expected)
+    return DataFile(name, digest, known, records)
+
+
+def fingerprint_records(source: str, records: Sequence[Any]) -> DataFile:
+    """Of records that came from the hub: the hash is of their JSON, since there is no single file."""
+    lines = "\n".join(json.dumps(record, sort_keys=True, default=str) for record in records)
+    return DataFile(source, sha256(lines.encode()).hexdigest(), None, len(records))
+
+
+def from_hub(path: str, name: str | None, split: str) -> tuple[list[dict[str, Any]], DataFile]:
+    """A split of a data set of the hub, by `datasets`."""
+    import datasets
+
+    try:
+        loaded = datasets.load_dataset(path, name, split=split)
+    except Exception as error:  # datasets raises many kinds, its offline errors among them
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(
+            f"the data set {path} could not be had from the hub ({reason}): give the folder of its files by --data DIR"
+        ) from error
+    records = [dict(record) for record in loaded]  # pyright: ignore[reportArgumentType]
+    return records, fingerprint_records(f"hub:{path}{f'/{name}' if name else ''}:{split}", records)
+
+
+def shuffled_rank(key: str) -> str:
+    """Sorting by this shuffles in the same way everywhere, whatever else is in the set."""
+    return sha256(f"loopcd/{key}".encode()).hexdigest()
+
+
+def subset(items: Sequence[T], limit: int | None, keys: Sequence[str]) -> list[T]:
+    """A fixed, seeded subset in the given order; a smaller one is part of a larger one."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"--limit {limit}: a whole number of at least 1")
+    if limit is None or limit >= len(items):
+        return list(items)
+    chosen = set(sorted(range(len(items)), key=lambda index: shuffled_rank(keys[index]))[:limit])
+    return [item for index, item in enumerate(items) if index in chosen]
+
+
+def halves(items: Sequence[T], keys: Sequence[str]) -> tuple[list[T], list[T]]:
+    """Two disjoint seeded halves, for benchmarks that have no split to tune on."""
+    order = sorted(range(len(items)), key=lambda index: shuffled_rank(f"half/{keys[index]}"))
+    first = set(order[: len(items) // 2])
+    return [x for i, x in enumerate(items) if i in first], [x for i, x in enumerate(items) if i not in first]

@@ -1,0 +1,184 @@
+"""What the runner needs of whatever generates: prompts in, completions out. Here the local one; others implement the same."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from loopcd.decoding import Generation, LoopCD, Method, NoiseCD, SelfEval, generate
+from loopcd.decoding.self_eval import label_ids
+from loopcd.models import LoopedModel, load
+from loopcd.models.loading import find
+from loopcd.models.stages import checked_loops
+
+SMALL = 50_000_000  # parameters
+HASHED_WHOLE = 1 << 30  # bytes; of larger checkpoints only the files' beginnings and ends are hashed
+
+
+@dataclass(frozen=True)
+class Request:
+    """What holds for all prompts of a batch. `batch` is its number in the run: draws follow from it and the seed."""
+
+    max_new_tokens: int
+    stop: tuple[str, ...]
+    question: Callable[[str], str]
+    seed: int | None = None
+    batch: int = 0
+    temperature: float = 0.0
+    top_p: float = 1.0
+
+
+class Engine(Protocol):
+    @property
+    def batch_size(self) -> int:
+        """Prompts that are handed over together."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """What generates, for the manifest: all that may change a text."""
+        ...
+
+    def machine(self) -> dict[str, Any]:
+        """Where it runs; recorded, but a run may go on elsewhere."""
+        ...
+
+    def settings(self, method: Method) -> dict[str, Any]:
+        """The method's settings as they are for this model, with the model's presets filled in."""
+        ...
+
+    def lengths(self, prompts: Sequence[str]) -> list[int]:
+        """Tokens of each prompt."""
+        ...
+
+    def warm_up(self, prompts: Sequence[str]) -> None:
+        """Do once what only the first call takes time for, so that the first method is not timed with it."""
+        ...
+
+    def complete(self, prompts: Sequence[str], method: Method, request: Request) -> list[Generation]: ...
+
+
+@dataclass(frozen=True)
+class LocalEngine:
+    """`loopcd.generate` in this process."""
+
+    model: LoopedModel
+    tokenizer: Any
+    name: str
+    folder: Path | None = None
+    num_loops: int | None = None
+    batch_size: int = 16
+
+    @classmethod
+    def load(
+        cls,
+        name: str,
+        dtype: str | None = None,
+        device: str | None = None,
+        num_loops: int | None = None,
+        batch_size: int | None = None,
+    ) -> LocalEngine:
+        """A model by name, folder or hub id; batches of 64 for small models and of 16 for others, unless given."""
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"--batch-size {batch_size}: a whole number of at least 1")
+        folder = find(name)
+        model, tokenizer = load(folder, dtype=dtype, device=device)
+        small = sum(weight.numel() for weight in model.parameters()) < SMALL
+        return cls(
+            model, tokenizer, name, folder, checked_loops(num_loops, model.num_loops), batch_size or (64 if small else 16)
+        )
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "engine": "local",
+            "model": self.name,
+            "model_type": self.model.config.model_type,
+            "weights": {} if self.folder is None else weights_hash(self.folder),
+            "loops": self.num_loops or self.model.num_loops,
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "batch_size": self.batch_size,
+        }
+
+    def machine(self) -> dict[str, Any]:
+        device = self.model.device
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+        return {"device": device.type, "device_name": name, "threads": torch.get_num_threads()}
+
+    def settings(self, method: Method) -> dict[str, Any]:
+        if isinstance(method, LoopCD):
+            amateur, strength = method.resolve(self.model, self.num_loops)
+            method = replace(method, amateur_loop=amateur, strength=strength)
+        if isinstance(method, SelfEval):
+            label_ids(self.tokenizer)  # refused here rather than after the other methods' first batch
+        return plain(method)
+
+    def lengths(self, prompts: Sequence[str]) -> list[int]:
+        if self.tokenizer is None:
+            raise ValueError(f"{self.name} came without a tokenizer, so it cannot read the prompts")
+        found = [len(self.tokenizer(prompt).input_ids) for prompt in prompts]
+        if max(found) >= self.model.max_context:
+            raise ValueError(
+                f"the longest prompt of this task has {max(found)} tokens, but {self.name} has a context of "
+                f"{self.model.max_context}: the task needs another model"
+            )
+        return found
+
+    def warm_up(self, prompts: Sequence[str]) -> None:
+        generate(self.model, self.tokenizer, list(prompts), max_new_tokens=2, num_loops=self.num_loops)
+
+    def complete(self, prompts: Sequence[str], method: Method, request: Request) -> list[Generation]:
+        drawn = (request.seed or 0) * 1_000_003 + request.batch * 1009  # `generate` adds the place in the batch
+        return generate(
+            self.model,
+            self.tokenizer,
+            list(prompts),
+            self._seeded(method, request, drawn),
+            max_new_tokens=request.max_new_tokens,
+            stop=request.stop,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            seed=drawn,
+            init_seed=request.seed if self.model.has_initial_state else None,
+            batch_size=len(prompts),
+            num_loops=self.num_loops,
+        )
+
+    def _seeded(self, method: Method, request: Request, drawn: int) -> Method:
+        """Methods with draws of their own. Where these belong to the step or to the initial state, batches share them."""
+        if isinstance(method, NoiseCD):
+            return replace(method, seed=request.seed or 0)
+        if isinstance(method, SelfEval):
+            seed = 1000 * (request.seed or 0) if self.model.has_initial_state else drawn
+            return replace(method, seed=seed, question=request.question)
+        return method
+
+
+def plain(settings: Any) -> Any:
+    """A frozen set of settings as JSON; what is None or a function is left out."""
+    if not is_dataclass(settings):
+        return settings
+    values = {field.name: plain(getattr(settings, field.name)) for field in fields(settings)}
+    return {name: value for name, value in values.items() if value is not None and not callable(value)}
+
+
+def weights_hash(folder: Path) -> dict[str, str]:
+    """A fingerprint of the configuration and the weights."""
+    files = [*sorted(folder.glob("*.safetensors")), *sorted(folder.glob("*.json"))]
+    whole = sum(path.stat().st_size for path in files) <= HASHED_WHOLE
+    digest = sha256()
+    for path in files:
+        size = path.stat().st_size
+        digest.update(f"{path.name}:{size}\n".encode())
+        with path.open("rb") as file:
+            if whole:
+                digest.update(file.read())
+            else:
+                digest.update(file.read(1 << 20))
+                file.seek(max(0, size - (1 << 20)))
+                digest.update(file.read())
+    return {"sha256" if whole else "sha256_of_the_files_ends": digest.hexdigest()}

@@ -1,0 +1,49 @@
+"""Grading of worked answers in GSM8K's convention, with the two readings of lm-eval's gsm8k task.
+
+Strict takes the number after the first `####`; flex takes the last number of the text. Both then compare with the gold
+answer, ignoring thousands separators, dollar signs and a full stop at the end. No number found is a wrong answer.
+"""
+
+from __future__ import annotations
+
+import re
+
+STRICT = re.compile(r"#### (\-?[0-9\.\,]+)")
+FLEX = re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")
+
+
+def strict_answer(answer_text: str) -> str | None:
+    """The first `#### N` of the text, as it is written there."""
+    found = STRICT.search(answer_text)
+    return found.group(1) if found else None
+
+
+def flex_answer(answer_text: str) -> str | None:
+    """The last thing in the text that looks like a number, as it is written there."""
+    found = [match.group(0) for match in FLEX.finditer(answer_text)]
+    return found[-1] if found else None
+
+
+def strict_match(answer_text: str, gold: str | int) -> bool:
+    return _same(strict_answer(answer_text), gold)
+
+
+def flex_match(answer_text: str, gold: str | int) -> bool:
+    return _same(flex_answer(answer_text), gold)
+
+
+def gold_answer(worked_answer: str) -> str:
+    """The gold number of a worked answer that ends in `#### N`."""
+    found = strict_answer(worked_answer)
+    if found is None:
+        raise ValueError(f"worked_answer must hold a line '#### N', got {worked_answer!r}")
+    return _plain(found)
+
+
+def _same(found: str | None, gold: str | int) -> bool:
+    # An answer of punctuation alone, such as "..", is no number even if the gold were as empty.
+    return found is not None and bool(_plain(found)) and _plain(found) == _plain(str(gold))
+
+
+def _plain(number: str) -> str:
+    return re.sub(r"[,$]", "", number).removesuffix(".")

@@ -1,0 +1,112 @@
+"""Tasks that lm-eval defines: its prompts, its few-shot draws, its filters and its metrics, on our runner."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from loopcd.evaluation.data import DataFile
+from loopcd.evaluation.task import Grades, Item
+
+FEWSHOT_SEED = 1234  # lm-eval's own
+LONGEST_ANSWER = 1000  # characters of an extracted answer
+Records = Sequence[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class HarnessTask:
+    """One of lm-eval's tasks. `readings` says which (filter, metric) of lm-eval each of our metrics is."""
+
+    name: str
+    metrics: tuple[str, ...]
+    stop: tuple[str, ...]
+    max_new_tokens: int
+    items: Sequence[Item]
+    readings: Mapping[str, tuple[str, str]]
+    marks: tuple[str, str]  # the texts before and after the question in a prompt
+    files: tuple[DataFile, ...]
+    split: str
+    shots: int
+    definition: Any = field(repr=False)  # lm_eval's ConfigurableTask
+
+    def grade(self, items: Sequence[Item], texts: Sequence[str]) -> list[Grades]:
+        from lm_eval.api.instance import Instance
+
+        made = [
+            Instance("generate_until", item.document, (item.prompt, {}), 0, resps=[text])
+            for item, text in zip(items, texts, strict=True)
+        ]
+        if not made:
+            return []
+        self.definition._instances = made
+        self.definition.apply_filters()
+        return [self._grades(instance) for instance in made]
+
+    def _grades(self, instance: Any) -> Grades:
+        scores: dict[str, dict[str, Any]] = {}
+        for name in sorted({name for name, _ in self.readings.values()}):
+            answer = instance.filtered_resps[name]
+            # lm-eval's exact match takes time quadratic in the answer; no gold answer is that long
+            endless = name != "none" and len(answer) > LONGEST_ANSWER
+            scores[name] = {} if endless else self.definition.process_results(instance.doc, [answer])
+        return {metric: bool(scores[name].get(key, 0)) for metric, (name, key) in self.readings.items()}
+
+    def question(self, prompt: str) -> str:
+        before, after = self.marks
+        return prompt.rpartition(before)[2].removesuffix(after).strip()
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "grader": f"lm-eval {harness_version()}, task {self.definition.config.task} version {self.definition.VERSION}",
+            "metrics": {metric: f"{key},{name}" for metric, (name, key) in self.readings.items()},
+            "data": [file.describe() for file in self.files],
+            "split": self.split,
+            "shots": self.shots,
+            "fewshot_seed": FEWSHOT_SEED,
+            "template": str(self.definition.config.doc_to_text)
+            if isinstance(self.definition.config.doc_to_text, str)
+            else "lm-eval's doc_to_text",
+        }
+
+
+def harness_version() -> str:
+    from importlib.metadata import version
+
+    return version("lm-eval")
+
+
+def load_definition(yaml: str, shots: int, splits: Mapping[str, Records]) -> Any:
+    """lm-eval's task of that file (below its folder of tasks) on these records instead of the hub's."""
+    try:
+        import datasets
+        import lm_eval.tasks
+        from lm_eval.api.task import ConfigurableTask
+        from lm_eval.tasks._yaml_loader import load_yaml
+    except ImportError as error:
+        raise ValueError(f"this task needs lm-eval ({error}): pip install 'loopcd[eval]'") from error
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it explains its options at length
+    config = load_yaml(Path(str(lm_eval.tasks.__file__)).parent / yaml)
+    tables = {name: datasets.Dataset.from_list(list(records)) for name, records in splits.items()}
+    config.update(num_fewshot=shots, custom_dataset=lambda **_: tables)
+    for structural in ("tag", "group", "task_list"):
+        config.pop(structural, None)
+    hidden = datasets.utils.logging.is_progress_bar_enabled()
+    datasets.disable_progress_bars()
+    try:
+        definition = ConfigurableTask(config=config)
+        definition.set_fewshot_seed(FEWSHOT_SEED)
+        return definition
+    finally:
+        if hidden:
+            datasets.enable_progress_bars()
+
+
+def prompts_of(definition: Any, shots: int) -> list[tuple[dict[str, Any], str]]:
+    """(document, prompt) of every test document. The shots follow from one generator, so all are drawn, in order."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    return [(dict(document), definition.fewshot_context(document, num_fewshot=shots)) for document in definition.test_docs()]

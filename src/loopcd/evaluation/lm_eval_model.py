@@ -1,0 +1,133 @@
+"""lm-eval's model `loopcd`: its HF model with a decoding method, so that any of its tasks runs with LoopCD.
+
+Importing this registers it; lm-eval itself does not look for models elsewhere. Generation goes through the method; requests
+for log-likelihoods are answered by the expert, that is the model with all its loops: a contrast is a rule for choosing
+tokens, not a distribution over texts. Batching, padding, truncation and stop strings are lm-eval's.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from transformers.generation.stopping_criteria import StoppingCriteriaList
+
+from loopcd.decoding.texts import StopTexts
+from loopcd.evaluation.specs import KINDS, MethodSpec
+from loopcd.models.loading import find, load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+try:
+    from lm_eval.api.registry import register_model
+    from lm_eval.models import huggingface
+except ImportError as missing:
+    raise ImportError(f"lm-eval is not installed ({missing}): pip install 'loopcd[eval]'") from missing
+
+HFLM: Any = huggingface.HFLM  # whose type lm-eval's decorator hides
+log = logging.getLogger("loopcd")
+COMMANDS = ("run", "ls", "validate")  # of lm-eval's command line
+_UNSUPPORTED = ("parallelize", "tp_plan", "peft", "delta", "autogptq", "gptqmodel", "gguf_file", "quantization_config")
+
+
+class LoopedLM(HFLM):
+    """`pretrained` is a built-in model, a folder or a hub id; `method` one of greedy, loopcd, noisecd, mti, selfeval.
+
+    Further arguments are the method's settings, as in `loopcd eval --methods` (amateur_loop=8, strength=0.2, …), `num_loops`,
+    and those of lm-eval's HF model (dtype, device, batch_size, max_length, …).
+    """
+
+    def __init__(
+        self,
+        pretrained: str,
+        method: str = "loopcd",
+        num_loops: int | None = None,
+        device: str | None = None,
+        **options: Any,
+    ) -> None:
+        self.method, others = _method(method, options)
+        self._num_loops = num_loops
+        if others.get("revision") not in (None, "main"):
+            raise ValueError(f"revision={others['revision']!r}: download it and give the folder as pretrained=")
+        if others.pop("trust_remote_code", False):
+            log.warning("trust_remote_code: not needed, and no code of a checkpoint is ever run here")
+        super().__init__(pretrained=str(find(pretrained)), backend="causal", device=device or _device(), **others)
+        self.method_reserve = self.method.reserve(self.tokenizer)
+
+    def _create_model(self, pretrained: str, dtype: Any = "auto", **options: Any) -> None:
+        used = [name for name in _UNSUPPORTED if options.get(name)]
+        if used:
+            raise ValueError(f"{used[0]}={options[used[0]]!r} is not supported for looped models here")
+        known = (*_UNSUPPORTED, "revision", "trust_remote_code", "subfolder", "gpus")
+        foreign = [name for name in options if name not in known and not name.startswith(("max_", "offload_"))]
+        if foreign:
+            raise ValueError(f"{foreign[0]}={options[foreign[0]]!r} is no argument of this model and no setting of its method")
+        self._model = load(
+            pretrained, dtype=None if dtype in ("auto", None) else dtype, device=self._device, num_loops=self._num_loops
+        )[0]
+
+    @property
+    def max_length(self) -> int:
+        return self._max_length or self.model.max_context - self.method_reserve
+
+    def _model_generate(self, context: Tensor, max_length: int, stop: list[str], **options: Any) -> Tensor:
+        # lm-eval's stopping criteria remember the rows of a batch, and cannot judge a drafted row by itself; the texts are
+        # cut at the stop strings afterwards in any case
+        if not options.get("do_sample"):
+            options.pop("temperature", None)
+        return self.model.generate(
+            input_ids=context,
+            max_length=max_length,
+            stopping_criteria=StoppingCriteriaList([StopTexts(self.tokenizer, stop, context.shape[1])]),
+            pad_token_id=self.tokenizer.pad_token_id,
+            custom_generate=self.method,
+            tokenizer=self.tokenizer,
+            **options,
+        )
+
+
+register_model("loopcd")(LoopedLM)
+
+
+def _method(name: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The method, and the options that are none of its settings."""
+    if name not in KINDS:
+        raise ValueError(f"method={name!r}: one of {', '.join(KINDS)}")
+    own = MethodSpec(name).known()
+    foreign = [key for key in options if key not in own and any(key in MethodSpec(kind).known() for kind in KINDS)]
+    if foreign:
+        raise ValueError(f"{foreign[0]}={options[foreign[0]]!r} is no setting of {name}: those are {', '.join(own) or 'none'}")
+    spec = MethodSpec(name, tuple((key, value) for key, value in options.items() if key in own))
+    return spec.build(), {key: value for key, value in options.items() if key not in own}
+
+
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def run_command_line(arguments: Sequence[str]) -> None:
+    """lm-eval's own command line with the model `loopcd` known to it, and taken where none is named."""
+    from lm_eval.__main__ import cli_evaluate
+
+    command, rest = ("run", arguments) if not arguments or arguments[0] not in COMMANDS else (arguments[0], arguments[1:])
+    named = any(part in ("--model", "-M", "--config", "-C") or part.startswith(("--model=", "--config=")) for part in rest)
+    model = ["--model", "loopcd"] if command == "run" and not named else []
+    with _argv(["lm-eval", command, *model, *rest]):
+        cli_evaluate()
+
+
+@contextmanager
+def _argv(arguments: list[str]) -> Iterator[None]:
+    before, sys.argv = sys.argv, arguments
+    try:
+        yield
+    finally:
+        sys.argv = before

@@ -1,0 +1,125 @@
+"""The runner: every batch by every method, kept as soon as it is finished, gone on with wherever it was stopped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from loopcd.evaluation.engine import Engine, Request
+from loopcd.evaluation.plan import Run, RunPlan, batches
+from loopcd.evaluation.store import Store, StoreError, sample_line
+from loopcd.evaluation.task import Grades, Task
+
+Report = Callable[["Progress"], None]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Items of all methods and seeds together."""
+
+    done: int
+    total: int
+    found: int  # of these, how many were there already
+    seconds: float  # since the start of this process's work
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run made of the items, in the items' order."""
+
+    run: Run
+    texts: tuple[str, ...]
+    token_ids: tuple[tuple[int, ...], ...]
+    grades: tuple[Grades, ...]
+    loops: int  # all loops of all tokens
+    tokens_per_second: float | None  # None: nothing was timed
+
+
+def run_all(task: Task, engine: Engine, plan: RunPlan, store: Store, report: Report | None = None) -> list[Outcome]:
+    """Generate what is not there yet, grade it, and hand back everything. The store's manifest is that of this plan."""
+    finished = {run: _finished(task, run, store) for run in plan.runs}
+    _generate(task, engine, plan, store, finished, report or (lambda _: None))
+    speeds = _speeds(store)
+    return [_outcome(task, run, store, finished[run], speeds.get(run.slug)) for run in plan.runs]
+
+
+def _finished(task: Task, run: Run, store: Store) -> dict[str, dict[str, Any]]:
+    samples = store.samples(run.slug)
+    foreign = samples.keys() - {item.id for item in task.items}
+    if foreign:
+        raise StoreError(f"{store.folder}/samples/{run.slug}.jsonl holds {min(foreign)}, which is no item of {task.name}")
+    return samples
+
+
+def _generate(
+    task: Task,
+    engine: Engine,
+    plan: RunPlan,
+    store: Store,
+    finished: dict[Run, dict[str, dict[str, Any]]],
+    report: Report,
+) -> None:
+    """Batch by batch, each by all methods in turn: they share what the machine is doing, and pairs are there early."""
+    total, found = len(task.items) * len(plan.runs), sum(map(len, finished.values()))
+    report(Progress(found, total, found, 0.0))
+    if found == total:
+        return
+    planned = batches(engine.lengths([item.prompt for item in task.items]), engine.batch_size)
+    engine.warm_up([task.items[place].prompt for place in planned[-1]])
+    started = time.monotonic()
+    for number, places in enumerate(planned):
+        for run in plan.runs:
+            if all(task.items[place].id in finished[run] for place in places):
+                continue
+            _run_batch(task, engine, plan, store, run, number, places, finished[run])
+            done = sum(map(len, finished.values()))
+            report(Progress(done, total, found, time.monotonic() - started))
+
+
+def _run_batch(
+    task: Task,
+    engine: Engine,
+    plan: RunPlan,
+    store: Store,
+    run: Run,
+    number: int,
+    places: list[int],
+    finished: dict[str, dict[str, Any]],
+) -> None:
+    request = Request(
+        task.max_new_tokens, task.stop, task.question, run.seed, number, temperature=plan.temperature, top_p=plan.top_p
+    )
+    items = [task.items[place] for place in places]
+    begun = time.perf_counter()
+    made = engine.complete([item.prompt for item in items], run.method.build(), request)
+    seconds = time.perf_counter() - begun
+    lines = [sample_line(item.id, each) for item, each in zip(items, made, strict=True) if item.id not in finished]
+    store.add_samples(run.slug, lines)
+    store.add_timing(
+        {"run": run.slug, "batch": number, "tokens": sum(len(each.token_ids) for each in made), "seconds": seconds}
+    )
+    finished.update({line["id"]: line for line in lines})
+
+
+def _speeds(store: Store) -> dict[str, float]:
+    """Tokens per second of generating, by run. A batch that was made twice counts once, by its last time."""
+    by_batch = {(line["run"], line["batch"]): line for line in store.timings()}
+    tokens: dict[str, int] = {}
+    seconds: dict[str, float] = {}
+    for (run, _), line in by_batch.items():
+        tokens[run] = tokens.get(run, 0) + line["tokens"]
+        seconds[run] = seconds.get(run, 0.0) + line["seconds"]
+    return {run: tokens[run] / seconds[run] for run in tokens if seconds[run] > 0}
+
+
+def _outcome(task: Task, run: Run, store: Store, finished: dict[str, dict[str, Any]], speed: float | None) -> Outcome:
+    lines = [finished[item.id] for item in task.items]
+    texts = tuple(line["text"] for line in lines)
+    grades = store.grades(run.slug)
+    if grades is None:
+        grades = task.grade(task.items, texts)
+        store.write_grades(run.slug, grades)
+    ids = tuple(tuple(line["token_ids"]) for line in lines)
+    return Outcome(run, texts, ids, tuple(grades), sum(line["loops"] for line in lines), speed)

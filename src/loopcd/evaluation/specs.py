@@ -1,0 +1,108 @@
+"""Methods by name and settings, as they are written on the command line: `loopcd:amateur_loop=2,strength=0.1`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from loopcd.decoding import MTI, EarlyExit, Greedy, LoopCD, Method, NoiseCD, SelfDraft, SelfEval
+
+KINDS: dict[str, type[Method]] = {"greedy": Greedy, "loopcd": LoopCD, "noisecd": NoiseCD, "mti": MTI, "selfeval": SelfEval}
+_OWN = {
+    "greedy": (),
+    "loopcd": ("amateur_loop", "strength", "plausibility", "coda", "where", "lazy"),
+    "noisecd": ("noise", "strength", "plausibility"),
+    "mti": ("entropy_threshold", "guidance", "negative_prompt", "plausibility"),
+    "selfeval": ("candidates", "temperature", "top_p"),
+}
+_EXIT = {"exit_threshold": "threshold", "min_loops": "min_loops", "exit_criterion": "criterion", "exited": "exited"}
+_DRAFT = {"draft_loops": "loops", "draft_length": "length"}
+Setting = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """A method's name and the settings that were given for it; all others are the method's own."""
+
+    name: str
+    given: tuple[tuple[str, Setting], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.name not in KINDS:
+            raise ValueError(f"there is no method {self.name!r}: known are {', '.join(KINDS)}")
+        for setting, _ in self.given:
+            if setting not in self.known():
+                known = ", ".join(self.known())
+                raise ValueError(f"{self.name} has no setting {setting!r}: its settings are {known}")
+
+    def known(self) -> tuple[str, ...]:
+        draft = tuple(_DRAFT) if KINDS[self.name].can_draft else ()
+        return (*_OWN[self.name], *_EXIT, *draft)
+
+    @property
+    def label(self) -> str:
+        if not self.given:
+            return self.name
+        return f"{self.name}:" + ",".join(f"{setting}={value}" for setting, value in self.given)
+
+    @property
+    def slug(self) -> str:
+        """The label as a file name."""
+        return re.sub(r"[^\w.=+-]+", "_", self.label)
+
+    def build(self) -> Method:
+        given = dict(self.given)
+        own: dict[str, Any] = {name: value for name, value in given.items() if name in _OWN[self.name]}
+        leaving = {_EXIT[name]: value for name, value in given.items() if name in _EXIT}
+        drafting = {_DRAFT[name]: value for name, value in given.items() if name in _DRAFT}
+        if leaving:
+            own["exit"] = EarlyExit(**leaving)  # pyright: ignore[reportArgumentType]
+        if drafting:
+            own["draft"] = SelfDraft(**drafting)  # pyright: ignore[reportArgumentType]
+        try:
+            return KINDS[self.name](**own)
+        except TypeError as error:  # a text where a number belongs
+            raise ValueError(f"--methods {self.label}: {error}") from error
+
+
+def parse_methods(text: str) -> tuple[MethodSpec, ...]:
+    """`greedy,loopcd:amateur_loop=2,strength=0.1,mti`: a part with `=` and no method's name belongs to the method before."""
+    found: list[tuple[str, list[tuple[str, Setting]]]] = []
+    for part in (piece.strip() for piece in text.split(",")):
+        if not part:
+            raise ValueError(f"--methods {text!r}: an empty part between the commas")
+        name, colon, setting = part.partition(":")
+        if colon or "=" not in part:
+            found.append((name.strip(), []))
+            part = setting if colon else ""
+        if part:
+            _add_setting(found, part.strip(), text)
+    specs = tuple(MethodSpec(name, tuple(given)) for name, given in found)
+    repeated = [spec.label for spec in specs if [each.label for each in specs].count(spec.label) > 1]
+    if repeated:
+        raise ValueError(f"--methods {text!r}: {repeated[0]} stands there twice")
+    return specs
+
+
+def _add_setting(found: list[tuple[str, list[tuple[str, Setting]]]], part: str, text: str) -> None:
+    setting, equals, value = part.partition("=")
+    if not equals or not setting or not value:
+        raise ValueError(f"--methods {text!r}: {part!r} is not of the form setting=value")
+    if not found:
+        raise ValueError(f"--methods {text!r}: the setting {part!r} stands before any method")
+    if any(setting == known for known, _ in found[-1][1]):
+        raise ValueError(f"--methods {text!r}: {setting} is set twice for {found[-1][0]}")
+    found[-1][1].append((setting.strip(), _value(value.strip())))
+
+
+def _value(text: str) -> Setting:
+    """A number where it reads as one."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

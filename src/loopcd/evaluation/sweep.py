@@ -1,0 +1,142 @@
+"""The paper's grids: settings are chosen on one set of items and reported, once, on another.
+
+The paper reports the best setting of each method on the reported items themselves. `paper_practice` does that, and says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from loopcd.evaluation.engine import Engine
+from loopcd.evaluation.evaluate import Announce, Evaluation, evaluate
+from loopcd.evaluation.plan import RunPlan
+from loopcd.evaluation.results import BASELINE, Results
+from loopcd.evaluation.runner import Report
+from loopcd.evaluation.specs import MethodSpec
+from loopcd.evaluation.tables import percent
+from loopcd.evaluation.task import Split, Task
+
+STRENGTHS = (0.1, 0.2, 0.3)
+ENTROPY_THRESHOLDS = (0.5, 1.0, 1.5)
+SAMPLING = ((1.0, 0.7), (0.7, 0.9))  # temperature and top_p of SelfEval on a model without an initial state
+PRACTICE = (
+    "The best setting of each method was chosen on these very items, as the paper does: the figures are too high by an "
+    "unknown amount, and the intervals and p-values do not allow for the choice."
+)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    tuning: Evaluation
+    chosen: dict[str, MethodSpec]  # by method
+    report: Evaluation
+    metric: str
+    folder: Path
+
+    @property
+    def page(self) -> Path:
+        return self.folder / "sweep.md"
+
+
+def amateur_loops(model_type: str, loops: int) -> tuple[int, ...]:
+    """The paper's amateurs: 6, 8, 10 of Huginn's 32 loops, the first two of Ouro's four; elsewhere up to the first three."""
+    if loops == 32:
+        return (6, 8, 10)
+    if model_type == "ouro" and loops == 4:
+        return (1, 2)
+    return tuple(range(1, min(3, max(1, loops // 2)) + 1))
+
+
+def grid(method: str, model_type: str, loops: int, draws_state: bool) -> list[MethodSpec]:
+    """All settings of a method that the paper tries."""
+    if method == "loopcd":
+        pairs = product(amateur_loops(model_type, loops), STRENGTHS)
+        return [MethodSpec(method, (("amateur_loop", loop), ("strength", strength))) for loop, strength in pairs]
+    if method == "mti":
+        return [MethodSpec(method, (("entropy_threshold", threshold),)) for threshold in ENTROPY_THRESHOLDS]
+    if method == "selfeval" and not draws_state:
+        return [MethodSpec(method, (("temperature", heat), ("top_p", top_p))) for heat, top_p in SAMPLING]
+    return [MethodSpec(method)]
+
+
+def sweep(
+    make: Callable[[Split], Task],
+    engine: Engine,
+    grids: dict[str, list[MethodSpec]],
+    out: Path,
+    metric: str | None = None,
+    paper_practice: bool = False,
+    report: Report | None = None,
+    announce: Announce | None = None,
+) -> Sweep:
+    """Run every setting on the tuning items, then the best of each method, once, on the reported ones.
+
+    `make` makes the task of a split. Everything is an ordinary, resumable evaluation in a folder of `out`.
+    """
+    everything = tuple(spec for specs in grids.values() for spec in specs)
+    first = make("test" if paper_practice else "tuning")
+    wanted = metric or first.metrics[0]
+    if wanted not in first.metrics:
+        raise ValueError(f"--metric {wanted!r}: {first.name} has {', '.join(first.metrics)}")
+    remark = PRACTICE if paper_practice else "Tuning items: settings are chosen here; the reported figures are in ../report."
+    folder = out / ("test" if paper_practice else "tuning")
+    tuning = evaluate(first, engine, RunPlan(everything), folder, report, announce, remark)
+    chosen = {method: best(tuning.results, specs, wanted) for method, specs in grids.items()}
+    if paper_practice:
+        kept = tuple(each for each in tuning.results.methods if each.method in chosen.values())
+        final = replace(tuning, results=replace(tuning.results, methods=kept))
+    else:
+        remark = "Each method's setting was chosen on other items (../tuning)."
+        last = RunPlan(tuple(chosen.values()))
+        final = evaluate(make("report"), engine, last, out / "report", report, announce, remark)
+    made = Sweep(tuning, chosen, final, wanted, out)
+    _write(made, grids, paper_practice)
+    return made
+
+
+def best(results: Results, specs: Sequence[MethodSpec], metric: str) -> MethodSpec:
+    """The highest accuracy; of equals the first of the grid."""
+    accuracies = {each.method: each.shares[metric].accuracy for each in results.methods}
+    return max(specs, key=lambda spec: accuracies[spec])
+
+
+def as_json(made: Sweep, paper_practice: bool) -> dict[str, Any]:
+    return {
+        "task": made.report.results.task,
+        "model": made.report.results.model,
+        "metric": made.metric,
+        "paper_practice": paper_practice,
+        "chosen": {method: spec.label for method, spec in made.chosen.items()},
+        "tuning": made.tuning.results.as_json(),
+        "report": made.report.results.as_json(),
+    }
+
+
+def _write(made: Sweep, grids: dict[str, list[MethodSpec]], paper_practice: bool) -> None:
+    (made.folder / "sweep.json").write_text(json.dumps(as_json(made, paper_practice), indent=2, ensure_ascii=False) + "\n")
+    shares = {each.method: each.shares[made.metric] for each in made.tuning.results.methods}
+    lines = [f"# Settings of {made.tuning.results.task}, {made.tuning.results.items} items, {made.tuning.results.model}", ""]
+    lines += [PRACTICE if paper_practice else "Chosen here, reported on other items: report/results.md.", ""]
+    lines += [f"| setting | {made.metric} | chosen |", "|---|---|---|"]
+    for method, specs in grids.items():
+        for spec in specs:
+            mark = "yes" if spec == made.chosen[method] and len(specs) > 1 else ""
+            lines.append(f"| {spec.label} | {percent(shares[spec])} | {mark} |")
+    made.page.write_text("\n".join(lines) + "\n")
+
+
+def wanted_grids(methods: Sequence[MethodSpec], model_type: str, loops: int, draws_state: bool) -> dict[str, list[MethodSpec]]:
+    """A grid for each method; one that was named with settings is run with these only. Greedy is always there."""
+    names = [spec.name for spec in methods]
+    repeated = [name for name in names if names.count(name) > 1]
+    if repeated:
+        raise ValueError(f"--methods: {repeated[0]} stands there twice; a sweep chooses among its settings itself")
+    grids = {BASELINE: [MethodSpec(BASELINE)]}
+    for spec in methods:
+        grids[spec.name] = [spec] if spec.given else grid(spec.name, model_type, loops, draws_state)
+    return grids

@@ -1,0 +1,169 @@
+"""The results as tables: on the terminal, as markdown, as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from loopcd.evaluation.examples import Example, Piece
+from loopcd.evaluation.results import MethodResult, Results
+from loopcd.evaluation.statistics import Comparison, Share
+
+NOTE = (
+    "Intervals are 95 %: {single}; of differences a paired bootstrap over the items. W→R and R→W: items that are wrong by "
+    "greedy and right by the method, and the reverse. p: exact McNemar. First token: items whose first token is not greedy's."
+)
+
+
+def cells(results: Results) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of all that does not depend on the clock."""
+    headings = ["method", *results.metrics, f"Δ {results.metrics[0]}", "W→R", "R→W", "ratio", "p", "first token"]
+    return headings, [_row(each, results.metrics) for each in results.methods]
+
+
+def _row(result: MethodResult, metrics: Sequence[str]) -> list[str]:
+    accuracies = [percent(result.shares[metric]) for metric in metrics]
+    versus = result.versus_greedy.get(metrics[0])
+    if versus is None or result.method.label == "greedy":
+        return [result.method.label, *accuracies, *[""] * 6]
+    divergence = result.first_token_divergence or 0.0
+    changes = [str(versus.wrong_to_right), str(versus.right_to_wrong), number(versus.ratio), number(versus.mcnemar_p, 3)]
+    return [result.method.label, *accuracies, signed(versus), *changes, f"{100 * divergence:.1f} %"]
+
+
+def percent(share: Share) -> str:
+    return f"{100 * share.accuracy:.2f} [{100 * share.low:.2f}, {100 * share.high:.2f}]"
+
+
+def signed(versus: Comparison) -> str:
+    return f"{100 * versus.difference:+.2f} [{100 * versus.low:+.2f}, {100 * versus.high:+.2f}]"
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def note(results: Results) -> str:
+    several = results.seeds is not None and len(results.seeds) > 1
+    return NOTE.format(single="of accuracies Student's t over the seeds" if several else "of accuracies Wilson's")
+
+
+def terminal(results: Results) -> RenderableType:
+    headings, rows = cells(results)
+    speeds = results.speeds()
+    title = f"{results.task}, {results.items} items, {results.model}"
+    if results.seeds is not None:
+        title += f", seeds {', '.join(map(str, results.seeds))}"
+    table = Table(title=title, caption=note(results), caption_justify="left")
+    for heading in [*headings, "tok/s", "rel."]:
+        table.add_column(heading, justify="left" if heading == "method" else "right", overflow="fold")
+    for row in rows:
+        speed = speeds[row[0]]
+        table.add_row(*row, number(speed["tokens_per_second"], 0), number(speed["relative"]))
+    return table
+
+
+def markdown(results: Results, manifest: dict[str, Any], examples: Sequence[Example], remark: str = "") -> str:
+    headings, rows = cells(results)
+    lines = [f"# {results.task}, {results.items} items, {results.model}", ""]
+    lines += [f"**{remark}**", ""] if remark else []
+    lines += [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    lines += ["", note(results), "", "## What was run", "", *described(manifest), ""]
+    if examples:
+        lines += [f"## Where greedy and {examples[0].method} part", ""]
+        for example in examples:
+            lines += _markdown_example(example)
+    return "\n".join(lines)
+
+
+def described(manifest: dict[str, Any]) -> list[str]:
+    """The manifest in lines that a reader wants beside the table."""
+    settings, versions = manifest["settings"], manifest["versions"]
+    task, model = settings["task"], settings["model"]
+    data = "; ".join(f"{each['source']} ({each['records']}, sha256 {each['sha256'][:12]}…)" for each in task.get("data", []))
+    weights = "".join(f", weights {value[:12]}…" for value in model.get("weights", {}).values())
+    methods = [f"    - {name}: {_settings(each)}" for name, each in settings["methods"].items()]
+    return [
+        f"- data: {data or 'none'}; split: {task.get('split', 'test')}",
+        f"- prompt: {task.get('shots', 0)} shots, template {task.get('template', '')!r}",
+        f"- generation: at most {task['max_new_tokens']} tokens, stop strings {task['stop']}, "
+        f"temperature {settings['temperature']}, seeds {settings['seeds'] or 'none (deterministic)'}",
+        f"- model: {model['model']}, {model['loops']} loops, {model['dtype']}, batches of {model['batch_size']}{weights}",
+        f"- grading: {task.get('grader', task['name'])}",
+        "- methods:",
+        *methods,
+        f"- versions: {', '.join(f'{name} {value}' for name, value in versions.items())}",
+    ]
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items()) or "no settings"
+
+
+def as_csv(results: Results) -> str:
+    """One line for each method and metric, fractions with full digits."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    measured = ["accuracy", "low", "high"]
+    compared = ["difference", "difference_low", "difference_high", "wrong_to_right", "right_to_wrong", "ratio", "mcnemar_p"]
+    writer.writerow(["task", "model", "items", "method", "metric", *measured, *compared, "first_token_divergence"])
+    for each in results.methods:
+        for metric in results.metrics:
+            got, versus = each.shares[metric], each.versus_greedy.get(metric)
+            row: list[Any] = [results.task, results.model, results.items, each.method.label, metric]
+            row += [got.accuracy, got.low, got.high]
+            if versus is not None:
+                row += [versus.difference, versus.low, versus.high, versus.wrong_to_right, versus.right_to_wrong]
+                row += [versus.ratio, versus.mcnemar_p, each.first_token_divergence]
+            writer.writerow(row + [None] * (5 + len(measured) + len(compared) + 1 - len(row)))
+    return out.getvalue()
+
+
+# -- examples -----------------------------------------------------------------------------------------------------------
+
+
+def side_by_side(examples: Sequence[Example]) -> RenderableType:
+    return Group(*(_shown(example) for example in examples))
+
+
+def _shown(example: Example) -> RenderableType:
+    caption = f"{example.item.id}, gold {example.item.gold}"
+    table = Table(title=Text(example.question[-600:]), title_justify="left", caption=caption, expand=True)
+    table.add_column(f"greedy ({_verdict(example.greedy_right)})", overflow="fold", ratio=1)
+    table.add_column(f"{example.method} ({_verdict(example.other_right)})", overflow="fold", ratio=1)
+    table.add_row(_coloured(example.greedy, "bold red"), _coloured(example.other, "bold green"))
+    return table
+
+
+def _coloured(pieces: Sequence[Piece], style: str) -> Text:
+    text = Text()
+    for piece in pieces:
+        text.append(piece.text, style=f"{style} underline" if piece.differs else "")
+    return text
+
+
+def _markdown_example(example: Example) -> list[str]:
+    sides = (
+        (f"greedy ({_verdict(example.greedy_right)})", example.greedy),
+        (f"{example.method} ({_verdict(example.other_right)})", example.other),
+    )
+    lines = [f"**{example.item.id}**, gold {example.item.gold}", "", *_quoted(example.question), ""]
+    for title, pieces in sides:
+        shown = "".join(f"⟦{piece.text}⟧" if piece.differs else piece.text for piece in pieces)
+        lines += [f"{title}:", "", "```text", *shown.replace("```", "'''").splitlines(), "```", ""]
+    return lines
+
+
+def _quoted(text: str) -> list[str]:
+    return [f"> {line}" for line in text.splitlines()]
+
+
+def _verdict(right: bool) -> str:
+    return "right" if right else "wrong"

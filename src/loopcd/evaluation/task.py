@@ -1,0 +1,73 @@
+"""What a task is: items with prompts, how far to generate, and how texts are graded. Everything else is the runner's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
+
+# test: the whole benchmark. tuning: what settings are chosen on. report: the benchmark without what was tuned on; the
+# same as `test` where the tuning items come from elsewhere (a training split, a generator).
+Split = Literal["test", "tuning", "report"]
+Grades = dict[str, bool]  # by metric
+
+
+@dataclass(frozen=True)
+class Item:
+    """One problem. `id` is unique within the task and does not depend on how many items are run."""
+
+    id: str
+    prompt: str
+    gold: Any  # what a reader should see as the right answer; text or a number
+    document: Any = field(default=None, compare=False, repr=False)  # whatever the grader needs besides
+
+
+@dataclass(frozen=True)
+class TaskOptions:
+    """What a user may say about a task; each task refuses what it has no use for."""
+
+    data: Path | None = None  # a folder with the data files; None: from the hub
+    split: Split = "test"
+    limit: int | None = None  # a fixed subset of this many items
+    max_new_tokens: int | None = None  # the task's own if None
+    exemplars: Path | None = None  # worked examples of the user's own
+    allow_code_execution: bool = False
+
+
+@runtime_checkable
+class Task(Protocol):
+    """A benchmark, ready to run. Made by the function that the registry holds under its name: `make(name, options)`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """ "strict" and "flex" where the paper has them; comparisons use the first."""
+        ...
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Texts that end an answer."""
+        ...
+
+    @property
+    def max_new_tokens(self) -> int: ...
+
+    @property
+    def items(self) -> Sequence[Item]:
+        """The items to be run, after `limit`, in the benchmark's order."""
+        ...
+
+    def grade(self, items: Sequence[Item], texts: Sequence[str]) -> list[Grades]:
+        """Right or wrong, by metric, for each item's text. Called once for all items of a method; must be repeatable."""
+        ...
+
+    def question(self, prompt: str) -> str:
+        """The question within a prompt, without worked examples and template: what SelfEval asks the model about."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """For the manifest, JSON values only: data source and sha256, shots, template, what grades the answers."""
+        ...

@@ -1,0 +1,1 @@
+"""Benchmarks: where their items come from."""

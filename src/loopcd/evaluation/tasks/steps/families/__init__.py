@@ -1,0 +1,32 @@
+"""The families of problems. Each is a function from random choices and a number of operations to a draft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from loopcd.evaluation.tasks.steps.draw import Draw
+from loopcd.evaluation.tasks.steps.families.chain import chain
+from loopcd.evaluation.tasks.steps.families.compare import compare
+from loopcd.evaluation.tasks.steps.families.groups import groups
+from loopcd.evaluation.tasks.steps.families.shop import shop
+from loopcd.evaluation.tasks.steps.families.work import work
+from loopcd.evaluation.tasks.steps.problem import Cue, Draft
+
+
+@dataclass(frozen=True)
+class Family:
+    """`build(draw, operations, reverse)`; `cues` are the ways in which a problem of this family can mislead."""
+
+    name: str
+    build: Callable[[Draw, int, bool], Draft]
+    cues: tuple[Cue, ...]
+
+
+FAMILIES: tuple[Family, ...] = (
+    Family("chain", chain, ("intermediate", "distractor")),
+    Family("compare", compare, ("keyword",)),
+    Family("groups", groups, ("intermediate", "distractor")),
+    Family("shop", shop, ("intermediate", "distractor")),
+    Family("work", work, ("intermediate", "distractor")),
+)

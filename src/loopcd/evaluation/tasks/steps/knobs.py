@@ -1,0 +1,39 @@
+"""The knobs of difficulty, and the four variants of the benchmark as settings of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+SPLITS = ("train", "tuning", "test")
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """How hard problems are.
+
+    operations   how many operations a problem takes, one of these, drawn uniformly
+    sizes        the largest number a question may hold, one of these, drawn for each problem
+    counts       the largest count or price that is multiplied
+    factors      the largest multiplier or divisor of a quantity
+    result       no intermediate result is larger
+    shuffled     share of comparison problems whose facts do not stand in the order of use
+    misleading   share of problems that contradict one of the surface regularities
+    """
+
+    operations: tuple[int, ...]
+    sizes: tuple[int, ...]
+    counts: int
+    factors: int
+    result: int
+    shuffled: float
+    misleading: float
+
+
+MIX = Knobs(operations=(2, 3, 4), sizes=(20, 30, 40), counts=9, factors=6, result=150, shuffled=0.25, misleading=0.13)
+
+VARIANTS: dict[str, Knobs] = {
+    "steps": MIX,
+    "steps-easy": replace(MIX, operations=(2,), sizes=(20,), result=99, shuffled=0.0, misleading=0.0),
+    "steps-hard": replace(MIX, operations=(5, 6), sizes=(80,), factors=9, result=999, shuffled=0.5),
+    "steps-shift": replace(MIX, misleading=1.0),
+}

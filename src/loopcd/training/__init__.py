@@ -1,0 +1,78 @@
+"""Training of looped models: recipes, objectives, a resumable trainer, and what makes a model card. `train` is the way in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from loopcd.training.card import install, write_card
+from loopcd.training.curves import draw_curves
+from loopcd.training.figures import Extent, measure_figures
+from loopcd.training.progress import Display
+from loopcd.training.recipes import RECIPES, recipe_named
+from loopcd.training.tokenizer import build_tokenizer
+from loopcd.training.trainer import Pace, Trainer
+from loopcd.training.trajectory import Plan, run_trajectory
+
+__all__ = [
+    "RECIPES",
+    "Extent",
+    "Pace",
+    "Plan",
+    "build_tokenizer",
+    "draw_curves",
+    "make_card",
+    "recipe_named",
+    "run_trajectory",
+    "train",
+]
+
+
+def train(
+    recipe: str,
+    out: str | Path,
+    *,
+    minutes: float | None = None,
+    resume: bool = False,
+    seed: int = 0,
+    threads: int | None = None,
+    trajectory: bool = False,
+    compiled: bool = True,
+    quiet: bool = False,
+) -> Path:
+    """Train a recipe by name into the folder `out`; gives the folder of the finished model.
+
+    `minutes` compresses the schedule to that time. `resume` continues a run that was interrupted. `trajectory` runs the
+    experiment of `Plan` instead (several seeds, measured along training; always resumable) and gives its measurements.
+    """
+    if minutes is not None and minutes <= 0:
+        raise ValueError(f"minutes must be above 0, got {minutes}")
+    if recipe not in RECIPES:
+        raise ValueError(f"recipe must be one of {', '.join(RECIPES)}, got {recipe!r}")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if trajectory:
+        return run_trajectory(Plan(recipe=recipe), out, quiet, compiled)
+    tokenizer = build_tokenizer()
+    trainer = Trainer(recipe_named(recipe, tokenizer), tokenizer, Path(out), Pace(minutes=minutes), seed, compiled)
+    with Display(recipe, quiet) as display:
+        model = trainer.run(resume, display)
+        _draw(Path(out), display)
+    return model
+
+
+def make_card(run: str | Path, target: str | Path, extent: Extent | None = None, quiet: bool = False) -> Path:
+    """Install the model of a finished run into `target`, measure what is missing of its figures, and write its card."""
+    folder = install(run, target)
+    measure_figures(folder, extent, quiet)
+    return write_card(folder)
+
+
+def _draw(run: Path, display: Display) -> None:
+    try:
+        display.say(f"curves: {draw_curves(run, run / 'curves.png')}")
+    except ImportError as error:  # pictures are an extra; the log is there without
+        display.say(str(error))

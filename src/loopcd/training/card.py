@@ -1,0 +1,153 @@
+"""The model card: README.md beside the weights, written from the run's record and the measured figures."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from loopcd.evaluation.statistics import wilson
+from loopcd.training.checkpoints import RunFolder
+from loopcd.training.curves import draw_curves
+
+WHAT_MISLEADS = (
+    "`steps-hard` lies outside of the training mix (more steps, larger numbers). `steps-shift` holds only problems that "
+    "contradict a surface regularity of the training mix; it is not the ordinary benchmark. See docs/steps.md."
+)
+LIMITS = """- It knows the benchmark's few hundred words and numbers up to about 99. On any other text it is useless.
+- The text it was trained on is clean and made by code; how its loops behave says nothing certain about models of web text.
+- One seed. Figures on `tuning` guided the choice of settings; figures here are on `test` unless they say otherwise."""
+
+
+def install(run: str | Path, target: str | Path) -> Path:
+    """Copy a finished run's model, its record and its curves into the folder `target`."""
+    source, folder = RunFolder(Path(run)), Path(target)
+    if not source.model.exists():
+        raise ValueError(f"run {run} has no finished model: train it to the end, or resume it")
+    shutil.copytree(source.model, folder, dirs_exist_ok=True)
+    record = source.read_run()
+    record["log"] = source.read_log()
+    (folder / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+    draw_curves(source.path, folder / "curves.png")
+    return folder
+
+
+def write_card(folder: str | Path) -> Path:
+    """Write README.md of a model folder that holds `training.json` and `figures.json`."""
+    path = Path(folder)
+    training = json.loads((path / "training.json").read_text())
+    figures = json.loads((path / "figures.json").read_text())
+    parts = [_head(training), _data(training), _recipe(training), _accuracy(figures), _loops(figures), _effect(figures)]
+    notes = path / "notes.md"  # what was tried and found, written by hand
+    if notes.exists():
+        parts.append(notes.read_text().strip())
+    parts.append(f"## Limits\n{LIMITS}")
+    card = path / "README.md"
+    card.write_text("\n\n".join(parts) + "\n")
+    return card
+
+
+def _head(training: dict[str, Any]) -> str:
+    recipe = training["recipe"]
+    return (
+        f"# {recipe['name']}\n\n{recipe['description']}. Trained from scratch on the word problems of `steps` by\n\n"
+        f"    loopcd train {recipe['name']}\n\n"
+        "It is here so that looped decoding can be tried, tested and studied on any computer."
+    )
+
+
+def _data(training: dict[str, Any]) -> str:
+    text = training["recipe"]["text"]
+    return (
+        f"## Data\nThe train split of `{text['variant']}`, made while training; "
+        f"{100 * text['equations_early']:.0f} % of the rows hold bare equations in the first half of the training, "
+        f"{100 * text['equations_late']:.0f} % afterwards. Tokens of questions weigh {text['question_weight']} in the loss."
+    )
+
+
+def _recipe(training: dict[str, Any]) -> str:
+    last = [record for record in training["log"] if "loss" in record][-1]
+    versions = ", ".join(f"{name} {version}" for name, version in training["versions"].items())
+    recipe = training["recipe"]
+    rows = [
+        ("objective", _settings(recipe["objective_name"], recipe["objective"])),
+        ("optimiser", _settings("Muon and AdamW", recipe["optimiser"])),
+        ("tokens", f"{last['tokens']:,} (padding included), {last['step']:,} steps"),
+        ("time", f"{last['minutes']:.0f} minutes on one thread of a shared two-core machine"),
+        ("seed", str(training["seed"])),
+        ("last loss", f"{last['loss']:.4f}"),
+        ("versions", versions),
+    ]
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    return f"## Training\n| | |\n|---|---|\n{table}\n\n![curves](curves.png)"
+
+
+def _settings(name: str, values: dict[str, Any]) -> str:
+    return f"{name}: " + ", ".join(f"{key} {value}" for key, value in values.items())
+
+
+def _accuracy(figures: dict[str, Any]) -> str:
+    measured = {name.split("/")[1]: value for name, value in figures.items() if name.startswith("accuracy/")}
+    loops = list(next(iter(measured.values()))["right"])
+    lines = [f"| split | {' | '.join(f'{loop} loops' for loop in loops)} |", "|---" * (len(loops) + 1) + "|"]
+    for variant, values in measured.items():
+        shares = [_share(values["right"][loop], values["problems"]) for loop in loops]
+        lines.append(f"| {variant} | {' | '.join(shares)} |")
+    problems = next(iter(measured.values()))["problems"]
+    title = f"## Accuracy by loops run\nGreedy, strict, {problems:,} test problems each, Wilson's 95 % intervals.\n"
+    return "\n".join([title, *lines, "", _rises(measured), "", WHAT_MISLEADS])
+
+
+def _share(right: int, problems: int) -> str:
+    share = wilson(right, problems)
+    return f"{100 * share.accuracy:.1f} % ({100 * share.low:.1f}–{100 * share.high:.1f})"
+
+
+def _rises(measured: dict[str, Any]) -> str:
+    """The paired change from each number of loops to the next, on the ordinary mix."""
+    told = []
+    for pair, (gained, lost) in measured["steps"]["changes"].items():
+        one, other = pair.split(">")
+        points = 100 * (gained - lost) / measured["steps"]["problems"]
+        told.append(f"{one} → {other}: {points:+.1f} points ({gained} problems gained, {lost} lost)")
+    return "On `steps`, the same problems compared: " + "; ".join(told) + "."
+
+
+def _loops(figures: dict[str, Any]) -> str:
+    found = figures["dynamics/steps"]
+    agreement = ", ".join(f"{100 * share:.1f}" for share in found["agreement"])
+    return (
+        f"## What the loops do\nOver {found['positions']:,} tokens of greedy answers to `steps` (test):\n\n"
+        f"- hard tokens (the winner's margin fell by 1.5 or more from its peak): {100 * found['hard']:.1f} %\n"
+        f"- contested positions (more than one plausible token at 0.1): {100 * found['contested']:.1f} %\n"
+        f"- a draft by loop 1, 2, … agrees with the last loop at {agreement} % of the positions"
+    )
+
+
+def _effect(figures: dict[str, Any]) -> str:
+    lines = [
+        "| split | chosen on tuning | greedy | LoopCD − greedy | wrong→right | right→wrong | McNemar p |",
+        "|---" * 7 + "|",
+    ]
+    for name, effect in figures.items():
+        if name.startswith("effect/"):
+            setting = effect["setting"]
+            lines.append(
+                f"| {name.split('/')[1]} | amateur {setting['amateur_loop']}, strength {setting['strength']} "
+                f"| {100 * effect['greedy']:.1f} % | {100 * effect['difference']:+.2f} ± {100 * effect['margin']:.2f} "
+                f"| {effect['wrong_to_right']} | {effect['right_to_wrong']} | {effect['mcnemar_p']:.3f} |"
+            )
+    tried = {name.split("/")[1]: value for name, value in figures.items() if name.startswith("grid/")}
+    title = "## LoopCD\nPaired on the test split, 95 % intervals, in points; the setting with the largest gain on tuning.\n"
+    return "\n".join([title, *lines, "", "The whole grid, on tuning:", "", *_grid(tried)])
+
+
+def _grid(tried: dict[str, Any]) -> list[str]:
+    settings = [effect["setting"] for effect in next(iter(tried.values()))]
+    heads = [f"{setting['amateur_loop']}, {setting['strength']}" for setting in settings]
+    lines = [f"| amateur, strength | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    for variant, effects in tried.items():
+        cells = [f"{100 * effect['difference']:+.1f} ± {100 * effect['margin']:.1f}" for effect in effects]
+        lines.append(f"| {variant} ({effects[0]['problems']}) | {' | '.join(cells)} |")
+    return lines

@@ -1,0 +1,41 @@
+"""What runs in processes of its own, or needs a compiler."""
+
+import pytest
+
+from loopcd.bench.compiled import bench_compiled
+from loopcd.bench.memory import bench_load, bench_memory, resident
+from loopcd.bench.tables import tables
+from loopcd.models import HuginnConfig
+from tools import tiny_ouro
+
+pytestmark = pytest.mark.slow
+
+
+def test_loading_is_measured_in_a_fresh_process() -> None:
+    config = HuginnConfig(n_embd=64, n_heads=4, intermediate_size=64, vocab_size=128, mean_recurrence=2)
+    told = bench_load(config, lambda _: None)
+    assert told["checkpoint_bytes"] > 4 * 64 * 128
+    assert told["peak_bytes"] is None or told["peak_bytes"] > 0
+
+
+def test_generating_is_measured_plain_and_drafted(folders: list[str]) -> None:
+    found = bench_memory(folders[:1], (1,), 4, lambda _: None)
+    if resident("VmHWM") is None:
+        assert found == {}
+        return
+    for told in found[folders[0]]["1"].values():
+        assert told["drafted_over_plain"] > 0.5
+        assert told["plain"]["peak_bytes"] >= told["plain"]["loaded_bytes"]
+    assert [table.title for table in tables({"memory": found})] == ["Memory of drafting"]
+
+
+def test_a_model_that_cannot_be_measured_fails_with_its_reason() -> None:
+    if resident("VmHWM") is not None:
+        with pytest.raises(ValueError, match="no-such-model"):
+            bench_memory(["no-such-model"], (1,), 4, lambda _: None)
+
+
+def test_compiling_is_measured_or_its_failure_told() -> None:
+    found = bench_compiled({"tiny": tiny_ouro()}, (1,), 1, 2, lambda _: None)
+    assert {"start_up_seconds", "compiled/plain"} == set(found["tiny"]["1"]) or "failed" in found["tiny"]["1"]
+    assert tables({"compile": found})[0].rows[0][0] == "tiny, batch 1"

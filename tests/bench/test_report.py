@@ -1,0 +1,44 @@
+"""The page and its picture, from a tiny run."""
+
+from pathlib import Path
+from typing import Any
+
+from loopcd.bench import write_report
+from loopcd.bench.paper import outlooks
+from loopcd.bench.report import page
+
+
+def test_the_page_holds_the_runs_figures_and_the_formula(found: dict[str, Any], folders: list[str], tmp_path: Path) -> None:
+    written = write_report(found, tmp_path / "docs" / "performance.md")
+    assert [path.name for path in written] == ["performance.md", "performance.svg"]
+    text = written[0].read_text()
+    ratio = found["ratios"][folders[0]]["1"]["loopcd/greedy"]
+    assert f"{ratio['median']:.2f} ({ratio['low']:.2f}–{ratio['high']:.2f})" in text
+    assert "(performance.svg)" in text
+    assert "(1 − pᵏ) / (1 − p)" in text
+    assert "Huginn-0125" in text and "Ouro-1.4B" in text
+    assert "A quick run" in text
+    assert "Not run:" in text
+    assert written[1].read_text().lstrip().startswith("<?xml")
+
+
+def test_a_table_row_is_as_long_as_its_head(found: dict[str, Any]) -> None:
+    width = None
+    for line in page(found, outlooks(), "plot.svg").splitlines():
+        if not line.startswith("|"):
+            width = None
+            continue
+        width = width or line.count(" | ")
+        assert line.count(" | ") == width, line
+
+
+def test_a_run_of_one_part_makes_a_page_too(found: dict[str, Any], tmp_path: Path) -> None:
+    part = {key: found[key] for key in ("machine", "decode", "quick")} | {"ratios": {}, "models": {}}
+    text = write_report(part, tmp_path / "p.md")[0].read_text()
+    assert "## Methods" not in text
+    assert "share of limit" in text
+
+
+def test_the_same_run_gives_the_same_files(found: dict[str, Any], tmp_path: Path) -> None:
+    once, again = (write_report(found, tmp_path / name / "p.md") for name in ("a", "b"))
+    assert [path.read_bytes() for path in once] == [path.read_bytes() for path in again]

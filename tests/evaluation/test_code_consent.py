@@ -1,0 +1,58 @@
+"""Code of a model is never run unasked, and what stands in the way is said in one sentence."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from loopcd.evaluation.code.bridge import CodeSettings, Program, check, grade
+from loopcd.evaluation.code.isolation import filter
+from loopcd.evaluation.task import TaskOptions
+from loopcd.evaluation.tasks import code_tasks
+
+
+@pytest.mark.parametrize("name", ["humaneval", "mbpp"])
+def test_without_consent_nothing_is_run(name: code_tasks.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr("subprocess.Popen", started)
+    with pytest.raises(ValueError, match=r"nobody has read them: say --allow-code-execution"):
+        code_tasks.make(name, TaskOptions())
+
+
+def fake_python(folder: Path, text: str) -> str:
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_an_interpreter_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot be run"):
+        check("humaneval", CodeSettings(python=str(tmp_path / "nosuch")))
+
+
+def test_an_interpreter_without_evalplus(tmp_path: Path) -> None:
+    python = fake_python(tmp_path, f"exec {sys.executable} -I -S -c 'import evalplus'")
+    with pytest.raises(ValueError, match=r"has no EvalPlus: pip install 'loopcd\[code\]'"):
+        check("humaneval", CodeSettings(python=python))
+
+
+def test_an_evalplus_that_breaks_off(tmp_path: Path) -> None:
+    said = '{"isolation": "x", "enough": true, "versions": "0"}'
+    python = fake_python(tmp_path, f"echo '{said}'; echo 'out of luck' >&2")
+    with pytest.raises(ValueError, match=r"ended early with 1 programs not graded: out of luck"):
+        grade("humaneval", [], [Program("a", "b")], CodeSettings(python=python))
+
+
+def test_workers_must_be_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOOPCD_CODE_WORKERS", "many")
+    with pytest.raises(ValueError, match="LOOPCD_CODE_WORKERS='many'"):
+        CodeSettings.from_environment()
+
+
+def test_the_filter_knows_every_call_on_both_machines() -> None:
+    for machine in filter.MACHINES.values():
+        assert len(set(machine.refused)) == len(filter.REFUSED)
+        assert machine.clone not in machine.refused

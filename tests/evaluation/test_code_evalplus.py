@@ -1,0 +1,151 @@
+"""Programs graded by EvalPlus, on a few problems written for this test. Needs EvalPlus in this interpreter, or in the one
+that LOOPCD_EVALPLUS_PYTHON names: `make setup` installs it without the API clients that it asks for."""
+
+import gzip
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loopcd.evaluation.code.bridge import CodeSettings, Program, Report, check, grade
+from loopcd.evaluation.code.gold import ceiling
+from loopcd.evaluation.code.isolation.limits import Limits
+from loopcd.evaluation.task import Task, TaskOptions
+from loopcd.evaluation.tasks import code_tasks
+
+DOUBLE = {
+    "task_id": "HumanEval/9001",
+    "prompt": '\ndef double(x: int) -> int:\n    """Twice x.\n    >>> double(2)\n    4\n    """\n',
+    "entry_point": "double",
+    "canonical_solution": "    return 2 * x\n",
+    "base_input": [[1], [2]],
+    "plus_input": [[-5], [0], [10**9]],
+    "atol": 0,
+    "contract": "",
+}
+HALF = {
+    **DOUBLE,
+    "task_id": "HumanEval/9002",
+    "prompt": '\ndef half(x: float) -> float:\n    """Half of x."""\n',
+    "entry_point": "half",
+    "canonical_solution": "    return x / 2\n",
+    "base_input": [[1.0], [3.0]],
+    "plus_input": [[-1.5]],
+    "atol": 1e-6,
+}
+SWAP = {
+    **DOUBLE,
+    "task_id": "Mbpp/9003",
+    "prompt": '"""\nWrite a function to swap a pair.\nassert swap([1, 2]) == [2, 1]\n"""\n',
+    "entry_point": "swap",
+    "canonical_solution": "\ndef swap(pair):\n    return [pair[1], pair[0]]\n",
+    "base_input": [[[1, 2]]],
+    "plus_input": [[[5, 5]]],
+}
+# what is written after the prompt of `double`, and EvalPlus's words for it
+WRITTEN = {
+    "right": ("    return x + x\n", "pass", "pass"),
+    "with chatter after it": ("    return x + x\n\nI hope that helps!\nprint(double(3", "pass", "pass"),
+    "with a fence": ("    return x + x\n```\nExplanation: it doubles.", "pass", "pass"),
+    "right on the base tests only": ("    return abs(x) * 2\n", "pass", "fail"),
+    "wrong": ("    return x + 1\n", "fail", "fail"),
+    "nothing": ("", "fail", "fail"),
+    "no Python": ("    return x +\n", "fail", "fail"),
+    "raises": ("    raise SystemExit(0)\n", "fail", "fail"),
+    "endless": ("    while True: pass\n", "fail", "fail"),  # EvalPlus calls a test that takes too long a failed one
+    "leaves": ("    import posix\n    posix._exit(0)\n", "timeout", "timeout"),
+    "kills all": ("    import ctypes\n    ctypes.CDLL(None).kill(-1, 9)\n    ctypes.CDLL(None).kill(1, 9)\n", "", ""),
+    "eats memory": ("    return len(bytearray(10**12)) * x\n", "fail", "fail"),
+    "a million characters": ("    return x + x  #" + "x" * 1_000_000, "too long", "too long"),
+    "forges": (
+        "    import posix\n    for number in range(3, 99):\n        try:\n"
+        '            posix.write(number, b\'{"base": "pass"}\\n{"plus": "pass"}\\n\')\n'
+        "        except OSError:\n            pass\n    return 0\n",
+        "fail",
+        "fail",
+    ),
+}
+
+
+def settings(**changes: Any) -> CodeSettings:
+    limits = Limits(seconds=30, memory=2048 << 20)
+    return replace(CodeSettings(python=os.environ.get("LOOPCD_EVALPLUS_PYTHON"), workers=1, limits=limits), **changes)
+
+
+@pytest.fixture(scope="module")
+def graded() -> Report:
+    """All of these in one run: it is EvalPlus's start that takes time. The last two are another problem's."""
+    programs = [Program("HumanEval/9001", DOUBLE["prompt"] + text) for text, _, _ in WRITTEN.values()]
+    programs += [
+        Program("HumanEval/9002", HALF["prompt"] + text) for text in ("    return x * 0.5\n", "    return x * 0.50001\n")
+    ]
+    return grade("humaneval", [DOUBLE, HALF], programs, settings(workers=2))
+
+
+@pytest.mark.parametrize("number", range(len(WRITTEN)), ids=list(WRITTEN))
+def test_verdicts(graded: Report, number: int) -> None:
+    _, base, plus = list(WRITTEN.values())[number]
+    verdict = graded.verdicts[number]
+    if base:  # else it depends on the isolation how it ends
+        assert (verdict.base, verdict.plus) == (base, plus)
+    assert verdict.passed == (base == "pass", plus == "pass")
+
+
+def test_tolerance_is_evalpluss(graded: Report) -> None:
+    assert [verdict.passed for verdict in graded.verdicts[-2:]] == [(True, True), (False, False)]
+
+
+def test_the_report_says_what_was_in_force(graded: Report) -> None:
+    assert graded.versions.startswith("EvalPlus 0.3.1 on Python 3.")
+    assert graded.isolation.startswith(("namespaces (", "user ("))
+    assert "no sockets" in graded.isolation
+
+
+def data_folder(folder: Path, dataset: Any, *problems: dict[str, Any]) -> Path:
+    lines = "".join(json.dumps(problem) + "\n" for problem in problems)
+    (folder / code_tasks.FILES[dataset]).write_bytes(gzip.compress(lines.encode()))
+    return folder
+
+
+def test_the_task_grades_reports_the_ceiling_and_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    broken = {**SWAP, "task_id": "Mbpp/9004", "canonical_solution": "\ndef swap(pair):\n    return object()\n"}
+    data = data_folder(tmp_path, "mbpp", SWAP, broken)
+    task = code_tasks.make("mbpp", TaskOptions(data=data, allow_code_execution=True))
+    assert isinstance(task, Task)
+    assert "isolation in force: " in capsys.readouterr().err
+    right = "\ndef swap(pair):\n    return pair[::-1]\n"
+    assert task.grade(task.items, [right, right]) == [{"base": True, "plus": True}, {"base": False, "plus": False}]
+    assert "pass base 1 and plus 1 of these 2 here (not Mbpp/9004)" in capsys.readouterr().err
+
+    def not_again(*_: Any) -> Report:
+        raise AssertionError("the reference solutions were run before")
+
+    known = ceiling("mbpp", [SWAP, broken], task.file.sha256, task.versions, not_again)
+    assert (known.base, known.plus, known.failed) == (1, 1, ("Mbpp/9004",))
+    # the same items again with other texts: nothing of the first grading is used
+    assert task.grade(task.items[:1], ["\ndef swap(pair):\n    return pair\n"]) == [{"base": False, "plus": False}]
+
+
+def test_prompts_and_subsets(tmp_path: Path) -> None:
+    data = data_folder(tmp_path, "humaneval", DOUBLE, HALF)
+    task = code_tasks.make("humaneval", TaskOptions(data=data, limit=1, allow_code_execution=True))
+    assert len(task.items) == 1
+    item = task.items[0]
+    assert item.prompt == item.document["prompt"].strip() + "\n"
+    assert task.question(item.prompt) == item.prompt.strip()
+    json.dumps(task.describe())
+
+
+def test_weak_isolation_is_refused_unless_insisted_on() -> None:
+    with pytest.raises(ValueError, match="LOOPCD_WEAK_ISOLATION=1"):
+        check("humaneval", settings(level="limits"))
+    program = Program("HumanEval/9001", DOUBLE["prompt"] + "    return x + x\n")
+    report = grade("humaneval", [DOUBLE], [program], settings(level="limits", weak=True))
+    assert report.verdicts[0].passed == (True, True)
+    assert report.isolation.startswith("limits (")

@@ -1,0 +1,262 @@
+"""Hostile programs: each must be contained, the grader must live, and nothing may be left over."""
+
+import os
+import signal
+import socket
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from evaluation import hostile
+from evaluation.hostile import Way
+
+MEBIBYTE = 1 << 20
+WAYS = hostile.ways()
+
+
+@pytest.fixture(params=WAYS, ids=str)
+def way(request: pytest.FixtureRequest) -> Way:
+    return replace(request.param, token=os.urandom(16).hex())
+
+
+def test_there_is_isolation_here_that_is_enough() -> None:
+    assert WAYS, "neither namespaces nor another user: code tasks would be refused here, and nothing below is tested"
+
+
+def test_without_namespaces_it_falls_back_and_says_why() -> None:
+    found = Way(None, blocked=True).run(None)
+    wanted = {"level": "user", "enough": True} if os.getuid() == 0 else {"level": "limits", "enough": False}
+    assert {key: found[key] for key in wanted} == wanted
+    assert found["refused"][0].startswith("namespaces: ") and "not permitted" in found["refused"][0]
+
+
+def test_an_ordinary_user_without_namespaces_has_too_little() -> None:
+    found = Way(None, user=54321 if os.getuid() == 0 else None, blocked=True).run(None)
+    assert (found["level"], found["enough"]) == ("limits", False)
+    assert [reason.partition(":")[0] for reason in found["refused"]] == ["namespaces", "user"]
+
+
+def test_a_good_program_runs(way: Way) -> None:
+    result = way.run("import tempfile; open(tempfile.mkstemp()[1], 'w').write('x'); say('fine')")
+    assert (result["ended"], result["status"], result["said"]) == ("finished", 0, "fine\n")
+
+
+def test_fork_bomb(way: Way) -> None:
+    source = """
+import os
+def bomb():
+    while True:
+        try:
+            os.fork()
+        except OSError:
+            pass
+child(bomb)
+"""
+    assert way.run(source, seconds=1, processes=20)["ended"] == "time"
+    assert way.nothing_left()
+
+
+def test_memory_bomb(way: Way) -> None:
+    source = """
+def bomb():
+    kept = []
+    while True:
+        kept.append(bytearray(16 << 20))
+say(child(bomb))
+"""
+    result = way.run(source, memory=512 * MEBIBYTE)
+    assert (result["ended"], result["said"]) == ("finished", "9\n")  # a MemoryError within the program
+    assert way.nothing_left()
+
+
+def test_memory_bomb_of_many_processes(way: Way) -> None:
+    source = """
+import os, time
+for _ in range(8):
+    if os.fork() == 0:
+        kept = bytearray(os.urandom(1) * (150 << 20))
+        time.sleep(100)
+time.sleep(100)
+"""
+    assert way.run(source, memory=400 * MEBIBYTE)["ended"] == "memory"
+    assert way.nothing_left()
+
+
+def test_endless_output(way: Way) -> None:
+    result = way.run("while True: say('x' * 10000)", output=100_000)
+    assert (result["ended"], result["size"]) == ("output", 100_000)
+    assert way.nothing_left()
+
+
+def test_a_started_process_has_nowhere_to_put_output(way: Way) -> None:
+    source = """
+import os
+def shout():
+    for number in range(3, 256):
+        try:
+            os.write(number, b"forged")
+            os._exit(7)
+        except OSError:
+            pass
+    for _ in range(1000):
+        os.write(1, b"x" * 100000)
+        os.write(2, b"x" * 100000)
+say(child(shout))
+"""
+    assert way.run(source)["said"] == "0\n"
+
+
+def test_reading_a_secret(way: Way, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("the secret")
+    secret.chmod(0o644 if way.level == "namespaces" else 0o600)
+    for folder in (tmp_path, *tmp_path.parents[:3]):
+        if way.level == "namespaces" and folder.stat().st_uid == os.getuid() and folder != Path("/tmp"):
+            folder.chmod(0o755)
+    source = f"""
+import os
+for path in ({str(secret)!r}, "/proc/{os.getpid()}/environ", "/etc/shadow", f"/proc/{{outside}}/environ", "/proc/1/environ"):
+    try:
+        say(open(path).read())
+    except OSError as error:
+        say("refused")
+say(os.environ.get("SECRET", "no variable"))
+"""
+    assert way.run(source)["said"] == "refused\n" * 5 + "no variable\n"
+
+
+def test_opening_a_socket(way: Way) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        port = server.getsockname()[1]
+        source = f"""
+import ctypes, socket
+for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+    for family in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX, socket.AF_NETLINK):
+        try:
+            socket.socket(family, kind).connect(("127.0.0.1", {port}))
+            say("connected")
+        except OSError as error:
+            say("refused")
+say(ctypes.CDLL(None).socket(2, 1, 0))
+"""
+        assert way.run(source)["said"] == "refused\n" * 8 + "-1\n"
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+def test_killing_its_parent_and_everybody(way: Way) -> None:
+    source = """
+import ctypes, os, signal
+def attack():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    targets = [outside, outside + 1, outside + 2, 0] if os.getppid() != 1 else [os.getppid(), outside, outside + 1, outside + 2]
+    for target in targets:
+        try:
+            os.kill(target, signal.SIGKILL)
+        except OSError:
+            pass
+    ctypes.CDLL(None).kill(-1, 9)
+child(attack)
+say("alive")
+"""
+    result = way.run(source)
+    assert result["ended"] == "finished"
+    if way.level == "namespaces":  # elsewhere the process inside may be hit, but never the grader
+        assert result["said"] == "alive\n"
+    assert way.nothing_left()
+
+
+def test_leaving_a_process_behind(way: Way) -> None:
+    source = """
+import ctypes, os, time
+def hide():
+    os.setsid()
+    if os.fork() == 0:
+        ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)  # no signal when the parent dies
+        os.setsid()
+        while True:
+            time.sleep(0.01)
+child(hide)
+say("done")
+"""
+    result = way.run(source)
+    assert (result["ended"], result["said"]) == ("finished", "done\n")
+    assert way.left() == []
+
+
+def test_writing_outside(way: Way, tmp_path: Path) -> None:
+    folders = [tmp_path, Path("/"), Path("/etc"), Path("/usr"), Path("/usr/lib"), Path("/home"), Path(hostile.package_folder())]
+    if way.level == "namespaces":  # else these are open to every user by their permissions
+        folders += [Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"), Path("/dev")]
+    paths = [str(folder / f"written-{way.token}") for folder in folders]
+    source = f"""
+import os
+for path in {paths!r}:
+    for attempt in (lambda: open(path, "w").close(), lambda: os.mkdir(path), lambda: os.symlink("/", path)):
+        try:
+            attempt()
+        except OSError:
+            pass
+"""
+    assert way.run(source)["status"] == 0
+    assert [path for path in paths if os.path.lexists(path)] == []
+
+
+def test_filling_the_disk(way: Way) -> None:
+    source = """
+import os, tempfile
+total = 0
+try:
+    for number in range(40):
+        with open(os.path.join(tempfile.gettempdir(), str(number)), "wb", buffering=0) as file:
+            for _ in range(4):
+                total += file.write(bytes(1 << 20))
+except OSError:
+    pass
+say(total)
+"""
+    result = way.run(source, disk=8 * MEBIBYTE)
+    most = 8 * MEBIBYTE if way.level == "namespaces" else 160 * MEBIBYTE  # elsewhere each file is limited, not all of them
+    assert 0 < int(result["said"]) <= most
+    big = "import os, signal, tempfile\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n" + (
+        "f = open(os.path.join(tempfile.gettempdir(), 'big'), 'wb', buffering=0)\n"
+        "try:\n    say(sum(f.write(bytes(1 << 20)) for _ in range(20)))\nexcept OSError: say('refused')"
+    )
+    assert way.run(big, disk=8 * MEBIBYTE)["said"] == "refused\n"
+
+
+def test_becoming_somebody_else(way: Way) -> None:
+    source = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+for attempt in (lambda: os.setuid(0), lambda: os.setgid(0), lambda: os.chown("/", 0, 0), lambda: os.setgroups([0])):
+    try:
+        attempt()
+        say("became")
+    except OSError:
+        say("refused")
+say([libc.unshare(flag) for flag in (0x10000000, 0x20000, 0x40000000)])
+say([libc.ptrace(16, 1, 0, 0), libc.mount(b"x", b"/tmp", b"tmpfs", 0, b""), libc.syscall(425, 1, 0)])
+"""
+    assert way.run(source)["said"] == "refused\n" * 4 + "[-1, -1, -1]\n[-1, -1, -1]\n"
+
+
+def test_endless_program(way: Way) -> None:
+    begun = time.monotonic()
+    assert way.run("while True: pass", seconds=1)["ended"] == "time"
+    assert time.monotonic() - begun < 15
+    assert way.nothing_left()
+
+
+def test_nothing_is_left_when_the_grader_is_killed(way: Way) -> None:
+    source = "import time; child(lambda: time.sleep(1000))"
+    process = way.start(source)
+    end = time.monotonic() + 20
+    while len(way.left()) < 4 and time.monotonic() < end:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert way.nothing_left()

@@ -1,0 +1,125 @@
+"""`loopcd eval` and `loopcd sweep` from the outside, on tiny models with random weights."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from evaluation.fakes import contents
+from loopcd.cli import main
+from tools import save_model, tiny_huginn, tiny_ouro
+
+SMALL = ["--limit", "6", "--max-new-tokens", "6", "--batch-size", "3"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    place = tmp_path_factory.mktemp("models")
+    return {
+        "huginn": save_model(place / "huginn", tiny_huginn(block_size=512)),
+        "ouro": save_model(place / "ouro", tiny_ouro(max_position_embeddings=512)),
+    }
+
+
+def called(*arguments: Any) -> Any:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize("family", ["huginn", "ouro"])
+def test_eval_prints_one_json_object(folders: dict[str, Path], tmp_path: Path, family: str) -> None:
+    methods = "greedy,loopcd:amateur_loop=2,strength=0.1,mti,noisecd"
+    result = called("eval", "--model", folders[family], "--methods", methods, "--out", tmp_path / "run", "--json", *SMALL)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert list(found["methods"]) == ["greedy", "loopcd:amateur_loop=2,strength=0.1", "mti", "noisecd"]
+    assert found["items"] == 6 and found["methods"]["greedy"]["tokens_per_second"] > 0
+    assert "data:" in result.stderr and "12/24" not in result.stdout
+
+
+def test_eval_prints_table_and_the_reports_path(folders: dict[str, Path], tmp_path: Path) -> None:
+    result = called("eval", "--model", folders["huginn"], "--out", tmp_path / "run", *SMALL)
+    assert result.exit_code == 0, result.output
+    assert "W→R" in result.stdout and f"Report: {tmp_path / 'run' / 'results.md'}" in result.stdout
+
+
+def test_huginns_seeds_draw_its_initial_state(folders: dict[str, Path], tmp_path: Path) -> None:
+    result = called("eval", "--model", folders["huginn"], "--seeds", "0,1", "--out", tmp_path / "run", "--json", *SMALL)
+    assert result.exit_code == 0, result.output
+    samples = tmp_path / "run" / "samples"
+    assert (samples / "greedy.seed0.jsonl").read_text() != (samples / "greedy.seed1.jsonl").read_text()
+    assert json.loads(result.stdout)["seeds"] == [0, 1]
+
+
+def test_sampling_follows_the_seed(folders: dict[str, Path], tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        arguments = ["--seeds", "0,1", "--temperature", "1", "--methods", "greedy", "--out", tmp_path / name]
+        assert called("eval", "--model", folders["ouro"], *arguments, *SMALL).exit_code == 0
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    samples = contents(tmp_path / "one")
+    assert samples["samples/greedy.seed0.jsonl"] != samples["samples/greedy.seed1.jsonl"]
+
+
+def test_sweep_chooses_and_reports(folders: dict[str, Path], tmp_path: Path) -> None:
+    arguments = ["--methods", "greedy,loopcd", "--out", tmp_path / "sweep", "--json"]
+    result = called("sweep", "--model", folders["ouro"], *arguments, *SMALL)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert len(found["tuning"]["methods"]) == 7 and len(found["report"]["methods"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--task", "gsm9k"], "there is no task 'gsm9k': known are steps"),
+        (["--methods", "greedy,best"], "there is no method 'best': known are greedy"),
+        (["--methods", "loopcd:force=1"], "loopcd has no setting 'force'"),
+        (["--methods", "loopcd:amateur_loop=9"], "amateur_loop=9: from 1 to 3"),
+        (["--methods", "selfeval"], "SelfEval reads the label"),
+        (["--seeds", "a"], "--seeds 'a'"),
+        (["--limit", "0"], "--limit 0"),
+        (["--batch-size", "0"], "--batch-size 0"),
+        (["--out", "/proc/run"], "/proc/run"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_sentence(folders: dict[str, Path], arguments: list[str], said: str) -> None:
+    result = called("eval", "--model", folders["huginn"], *arguments)
+    assert result.exit_code in (1, 2)
+    assert said in result.stderr and "Traceback" not in result.output
+
+
+@pytest.mark.slow
+def test_the_command_killed_at_random_moments_goes_on_to_the_same_files(folders: dict[str, Path], tmp_path: Path) -> None:
+    def command(out: Path) -> list[str]:
+        wanted = ["eval", "--model", str(folders["huginn"]), "--limit", "40", "--max-new-tokens", "10", "--batch-size", "4"]
+        return [sys.executable, "-m", "loopcd.cli", *wanted, "--out", str(out)]
+
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command(tmp_path / "whole"), env=environment, check=True, capture_output=True)
+    chance, kills = random.Random(7), 0
+    while kills < 4:
+        run = subprocess.Popen(
+            command(tmp_path / "killed"), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        while run.poll() is None and not (tmp_path / "killed" / "manifest.json").exists():
+            time.sleep(0.05)
+        time.sleep(chance.uniform(0.0, 1.0) if kills == 0 else chance.uniform(4.0, 9.0))
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+        kills += 1
+    subprocess.run(command(tmp_path / "killed"), env=environment, check=True, capture_output=True)
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+
+
+def test_a_model_whose_context_is_too_short_is_refused(tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "short", tiny_huginn(block_size=64))
+    result = called("eval", "--model", folder, "--out", tmp_path / "run", *SMALL)
+    assert result.exit_code == 1
+    assert "has a context of 64: the task needs another model" in result.stderr

@@ -1,0 +1,65 @@
+"""Methods as they are written on the command line."""
+
+import pytest
+
+import loopcd
+from loopcd.evaluation.plan import RunPlan, parse_seeds
+from loopcd.evaluation.specs import KINDS, MethodSpec, parse_methods
+
+
+def test_settings_belong_to_the_method_before_them() -> None:
+    greedy, contrast, guided = parse_methods("greedy, loopcd:amateur_loop=2,strength=0.1, mti")
+    assert (greedy.label, contrast.label, guided.label) == ("greedy", "loopcd:amateur_loop=2,strength=0.1", "mti")
+    assert contrast.build() == loopcd.LoopCD(amateur_loop=2, strength=0.1)
+
+
+def test_every_method_has_its_defaults() -> None:
+    assert [spec.build() for spec in parse_methods(",".join(KINDS))] == [kind() for kind in KINDS.values()]
+
+
+def test_exit_and_draft_are_settings_too() -> None:
+    (leaving, drafting) = parse_methods("loopcd:exit_threshold=0.03,min_loops=15,greedy:draft_loops=2,draft_length=3")
+    assert leaving.build() == loopcd.LoopCD(exit=loopcd.EarlyExit(0.03, 15))
+    assert drafting.build() == loopcd.Greedy(draft=loopcd.SelfDraft(2, 3))
+
+
+def test_the_same_method_may_stand_there_with_different_settings() -> None:
+    labels = [spec.slug for spec in parse_methods("loopcd:strength=0.1,loopcd:strength=0.2")]
+    assert labels == ["loopcd_strength=0.1", "loopcd_strength=0.2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("loopdc", "there is no method 'loopdc': known are greedy, loopcd, noisecd, mti, selfeval"),
+        ("loopcd:noise=1", "loopcd has no setting 'noise': its settings are amateur_loop, strength"),
+        ("mti:draft_loops=1", "mti has no setting 'draft_loops'"),
+        ("strength=0.1", "stands before any method"),
+        ("greedy,,loopcd", "an empty part"),
+        ("loopcd:strength", "not of the form setting=value"),
+        ("loopcd:strength=", "not of the form setting=value"),
+        ("loopcd:strength=0.1,strength=0.2", "strength is set twice for loopcd"),
+        ("greedy,greedy", "greedy stands there twice"),
+        ("", "an empty part"),
+    ],
+)
+def test_what_cannot_be_read_is_explained(text: str, said: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        parse_methods(text)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["loopcd:strength=x", "loopcd:strength=-1", "loopcd:amateur_loop=1.5", "mti:guidance=nan"])
+def test_values_out_of_range_are_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        parse_methods(text)[0].build()
+
+
+def test_seeds() -> None:
+    assert parse_seeds("0,1,2,3") == (0, 1, 2, 3)
+    for wrong in ("", "a", "1.5"):
+        with pytest.raises(ValueError, match="whole numbers"):
+            parse_seeds(wrong)
+    for seeds in ((1, 1), (-1,), ()):
+        with pytest.raises(ValueError, match="different whole numbers"):
+            RunPlan((MethodSpec("greedy"),), seeds)
