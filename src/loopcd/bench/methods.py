@@ -154,13 +154,14 @@ def bench_methods(
     seconds: float | None = None,
 ) -> dict[str, Any]:
     """`ratios` and `models` of the benchmark's JSON, `ratios_cpu` by CPU time, and `details` beside them."""
-    found: dict[str, Any] = {"ratios": {}, "models": {}, "ratios_cpu": {}, "details": {}, "refused": {}}
+    found: dict[str, Any] = {"ratios": {}, "models": {}, "ratios_cpu": {}, "details": {}, "refused": {}, "rounds": {}}
     for subject in subjects:
         for batch in batches:
             runners, refused = measure_methods(subject, batch, prompts, rounds, say, seconds)
             told = details(runners)
             found["ratios"].setdefault(subject.name, {})[str(batch)] = ratios(runners)
             found["ratios_cpu"].setdefault(subject.name, {})[str(batch)] = ratios(runners, cpu=True)
+            found["rounds"].setdefault(subject.name, {})[str(batch)] = len(runners[BASE].samples)
             found["details"].setdefault(subject.name, {})[str(batch)] = told
             if refused:
                 found["refused"][subject.name] = refused

@@ -53,6 +53,11 @@ class Settings:
     def parts(self) -> Sequence[str]:
         return self.what if self.what is not None else QUICK if self.quick else PARTS
 
+    @property
+    def hurried(self) -> bool:
+        """Whether rounds stop when their time is over; rounds that were asked for are all run."""
+        return self.quick and self.rounds is None
+
     def of(self, quick: int, full: int, given: int | None = None) -> int:
         return given if given is not None else quick if self.quick else full
 
@@ -107,14 +112,14 @@ def _subjects(settings: Settings, say: Callable[[str], None]) -> list[Subject]:
 def _methods(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
     subjects = _subjects(settings, say)
     prompts, rounds = settings.of(4, 16), settings.of(9, 9, settings.rounds)
-    seconds = 22 / (len(subjects) * len(settings.batches)) if settings.quick else None
+    seconds = 22 / (len(subjects) * len(settings.batches)) if settings.hurried else None
     return bench_methods(subjects, settings.batches, prompts, rounds, say, seconds)
 
 
 def _decode(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
     contexts = (64, 256) if settings.quick else (64, 256, 1024)
     batches = settings.batches[:1] if settings.quick else settings.batches
-    seconds = 3 if settings.quick else None
+    seconds = 3 if settings.hurried else None
     return bench_decode(contexts, batches, settings.of(5, 9, settings.rounds), settings.of(2, 8), say, seconds)
 
 

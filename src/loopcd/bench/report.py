@@ -77,7 +77,7 @@ def page(run: Mapping[str, Any], views: Mapping[str, Outlook], plot: str) -> str
     head = _HEAD.format(**machine, plot=plot, quick=quick)
     parts = [head]
     if "Methods" in made:
-        parts += ["## Methods", made["Methods"].markdown(), _refused(run), made["Details"].markdown()]
+        parts += ["## Methods", _rounds(run), made["Methods"].markdown(), _refused(run), made["Details"].markdown()]
     if "Worst case" in made:
         parts += ["Where everything is refused, drafting must not cost:", made["Worst case"].markdown()]
     parts.append(_TIME)
@@ -92,6 +92,12 @@ def page(run: Mapping[str, Any], views: Mapping[str, Outlook], plot: str) -> str
     coda = percent(views["Huginn-0125"].coda)
     parts += [_FORMULA.format(context=CONTEXT, coda=coda), traffic_table(views).markdown(), plan_table(views).markdown()]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+
+
+def _rounds(run: Mapping[str, Any]) -> str:
+    """How many rounds stand behind the spreads: of one round the spread says nothing."""
+    counted = [f"{n} ({model}, batch {b})" for model, each in run.get("rounds", {}).items() for b, n in each.items()]
+    return f"Rounds: {', '.join(counted)}." if counted else ""
 
 
 def _refused(run: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ WHAT_MISLEADS = (
     "`steps-hard` lies outside of the training mix (more steps, larger numbers). `steps-shift` holds only problems that "
     "contradict a surface regularity of the training mix; it is not the ordinary benchmark. See docs/steps.md."
 )
-LIMITS = """- It knows the benchmark's few hundred words and numbers up to about 99. On any other text it is useless.
+LIMITS = """- It knows the benchmark's few hundred words and numbers up to about 150. On any other text it is useless.
 - The text it was trained on is clean and made by code; how its loops behave says nothing certain about models of web text.
 - One seed. Figures on `tuning` guided the choice of settings; figures here are on `test` unless they say otherwise."""
 
@@ -34,11 +34,15 @@ def install(run: str | Path, target: str | Path) -> Path:
 
 
 def write_card(folder: str | Path) -> Path:
-    """Write README.md of a model folder that holds `training.json` and `figures.json`."""
+    """Write README.md of a model folder from its `training.json` and what `figures.json` holds so far."""
     path = Path(folder)
     training = json.loads((path / "training.json").read_text())
     figures = json.loads((path / "figures.json").read_text())
-    parts = [_head(training), _data(training), _recipe(training), _accuracy(figures), _loops(figures), _effect(figures)]
+    parts = [_head(training), _data(training), _recipe(training), _accuracy(figures)]
+    if "dynamics/steps" in figures:
+        parts.append(_loops(figures))
+    if any(name.startswith("effect/") for name in figures):
+        parts.append(_effect(figures))
     notes = path / "notes.md"  # what was tried and found, written by hand
     if notes.exists():
         parts.append(notes.read_text().strip())
@@ -106,6 +110,8 @@ def _share(right: int, problems: int) -> str:
 
 def _rises(measured: dict[str, Any]) -> str:
     """The paired change from each number of loops to the next, on the ordinary mix."""
+    if "steps" not in measured:
+        return "`steps` has not been measured yet."
     told = []
     for pair, (gained, lost) in measured["steps"]["changes"].items():
         one, other = pair.split(">")

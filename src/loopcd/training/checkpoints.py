@@ -88,3 +88,5 @@ def export(model: LoopedModel, tokenizer: PreTrainedTokenizerFast, folder: Path)
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    for file in folder.iterdir():
+        file.chmod(0o644)  # safetensors writes files that only their owner can read

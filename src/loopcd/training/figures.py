@@ -35,15 +35,20 @@ class Extent:
     read: int = 300
 
 
-def measure_figures(folder: str | Path, extent: Extent | None = None, quiet: bool = False) -> dict[str, Any]:
-    """Measure what is missing in the model folder's `figures.json`."""
+def measure_figures(
+    folder: str | Path,
+    extent: Extent | None = None,
+    quiet: bool = False,
+    variants: Sequence[str] = tuple(steps.VARIANTS),
+) -> dict[str, Any]:
+    """Measure what is missing in the model folder's `figures.json`, on these variants."""
     model, tokenizer = load(folder)
     if tokenizer is None:
         raise ValueError(f"folder {folder} holds no tokenizer")
     extent = extent or Extent()
     book = _Book(Path(folder) / "figures.json")
     with Display("figures", quiet) as display:
-        for variant in steps.VARIANTS:
+        for variant in variants:
             _measure_variant(model, tokenizer, variant, extent, book, display)
     return book.figures
 

@@ -32,7 +32,7 @@ def recipe(vocabulary: int, end: int, padding: int) -> Recipe:
         architecture=HuginnForCausalLM,
         config=config,
         objective=RecurrentDepth(mean_loops=8, spread=0.5, backpropagated=4, noisy_start=0.5),
-        tokens=20_000_000,
+        tokens=5_200_000,
         text=Text(),
         optimiser=Optimiser(),
         description="Huginn's architecture, 1 prelude + 1 core + 1 coda layer, width 128, 8 loops",
