@@ -134,7 +134,7 @@ def side_by_side(examples: Sequence[Example]) -> RenderableType:
 
 
 def _shown(example: Example) -> RenderableType:
-    caption = f"{example.item.id}, gold {example.item.gold}"
+    caption = Text(f"{example.item.id}, gold {example.item.gold}")  # not a string: brackets in it are no markup
     table = Table(title=Text(example.question[-600:]), title_justify="left", caption=caption, expand=True)
     table.add_column(f"greedy ({_verdict(example.greedy_right)})", overflow="fold", ratio=1)
     table.add_column(f"{example.method} ({_verdict(example.other_right)})", overflow="fold", ratio=1)
