@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -73,6 +74,7 @@ class LocalEngine:
     folder: Path | None = None
     num_loops: int | None = None
     batch_size: int = 16
+    threads: int | None = None  # None: as many as torch takes
 
     @classmethod
     def load(
@@ -89,9 +91,9 @@ class LocalEngine:
         folder = find(name)
         model, tokenizer = load(folder, dtype=dtype, device=device)
         small = sum(weight.numel() for weight in model.parameters()) < SMALL
-        return cls(
-            model, tokenizer, name, folder, checked_loops(num_loops, model.num_loops), batch_size or (64 if small else 16)
-        )
+        loops, rows = checked_loops(num_loops, model.num_loops), batch_size or (64 if small else 16)
+        # threads that wait for each other at every small product take longer than one that does not wait
+        return cls(model, tokenizer, name, folder, loops, rows, 1 if small and model.device.type == "cpu" else None)
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -107,7 +109,7 @@ class LocalEngine:
     def machine(self) -> dict[str, Any]:
         device = self.model.device
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-        return {"device": device.type, "device_name": name, "threads": torch.get_num_threads()}
+        return {"device": device.type, "device_name": name, "threads": self.threads or torch.get_num_threads()}
 
     def settings(self, method: Method) -> dict[str, Any]:
         if isinstance(method, LoopCD):
@@ -129,24 +131,26 @@ class LocalEngine:
         return found
 
     def warm_up(self, prompts: Sequence[str]) -> None:
-        generate(self.model, self.tokenizer, list(prompts), max_new_tokens=2, num_loops=self.num_loops)
+        with _threads(self.threads):
+            generate(self.model, self.tokenizer, list(prompts), max_new_tokens=2, num_loops=self.num_loops)
 
     def complete(self, prompts: Sequence[str], method: Method, request: Request) -> list[Generation]:
         drawn = (request.seed or 0) * 1_000_003 + request.batch * 1009  # `generate` adds the place in the batch
-        return generate(
-            self.model,
-            self.tokenizer,
-            list(prompts),
-            self._seeded(method, request, drawn),
-            max_new_tokens=request.max_new_tokens,
-            stop=request.stop,
-            temperature=request.temperature,
-            top_p=request.top_p,
-            seed=drawn,
-            init_seed=request.seed if self.model.has_initial_state else None,
-            batch_size=len(prompts),
-            num_loops=self.num_loops,
-        )
+        with _threads(self.threads):
+            return generate(
+                self.model,
+                self.tokenizer,
+                list(prompts),
+                self._seeded(method, request, drawn),
+                max_new_tokens=request.max_new_tokens,
+                stop=request.stop,
+                temperature=request.temperature,
+                top_p=request.top_p,
+                seed=drawn,
+                init_seed=request.seed if self.model.has_initial_state else None,
+                batch_size=len(prompts),
+                num_loops=self.num_loops,
+            )
 
     def _seeded(self, method: Method, request: Request, drawn: int) -> Method:
         """Methods with draws of their own. Where these belong to the step or to the initial state, batches share them."""
@@ -158,6 +162,16 @@ class LocalEngine:
         return method
 
 
+@contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def plain(settings: Any) -> Any:
     """A frozen set of settings as JSON; what is None or a function is left out."""
     if not is_dataclass(settings):
@@ -167,8 +181,9 @@ def plain(settings: Any) -> Any:
 
 
 def weights_hash(folder: Path) -> dict[str, str]:
-    """A fingerprint of the configuration and the weights."""
-    files = [*sorted(folder.glob("*.safetensors")), *sorted(folder.glob("*.json"))]
+    """A fingerprint of the weights, the configuration and the tokenizer."""
+    patterns = ("*.safetensors", "config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json")
+    files = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
     whole = sum(path.stat().st_size for path in files) <= HASHED_WHOLE
     digest = sha256()
     for path in files:

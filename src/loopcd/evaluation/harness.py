@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,8 @@ class HarnessTask:
 
     def describe(self) -> dict[str, Any]:
         return {
-            "grader": f"lm-eval {harness_version()}, task {self.definition.config.task} version {self.definition.VERSION}",
+            "grader": f"lm-eval {version('lm-eval')}, task {self.definition.config.task} version {self.definition.VERSION}"
+            + (f", math-verify {version('math-verify')}" if "math_verify" in self.definition.aggregation() else ""),
             "metrics": {metric: f"{key},{name}" for metric, (name, key) in self.readings.items()},
             "data": [file.describe() for file in self.files],
             "split": self.split,
@@ -70,12 +72,6 @@ class HarnessTask:
             if isinstance(self.definition.config.doc_to_text, str)
             else "lm-eval's doc_to_text",
         }
-
-
-def harness_version() -> str:
-    from importlib.metadata import version
-
-    return version("lm-eval")
 
 
 def load_definition(yaml: str, shots: int, splits: Mapping[str, Records]) -> Any:

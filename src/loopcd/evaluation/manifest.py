@@ -14,7 +14,7 @@ from loopcd.evaluation.store import Store, StoreError
 from loopcd.evaluation.task import Item, Task
 
 FORMAT = 1
-_LIBRARIES = ("loopcd", "torch", "transformers", "tokenizers", "lm-eval", "math-verify", "evalplus")
+_LIBRARIES = ("loopcd", "torch", "transformers", "tokenizers")  # what grades is named by the task
 
 
 def make_manifest(task: Task, engine: Engine, plan: RunPlan) -> dict[str, Any]:
