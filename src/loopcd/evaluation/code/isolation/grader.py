@@ -101,6 +101,7 @@ def _checked(dataset: str, problem: dict[str, Any], program: str, limits: Limits
             inputs = problem[f"{part}_input"]
             reference = problem["prompt"] + problem["canonical_solution"]
             expected, seconds = trusted_exec(reference, inputs, name, record_time=True, output_not_none=not_none)
+            assert isinstance(seconds, list)  # since record_time is asked for
             status, _ = untrusted_check(dataset, code, inputs, name, expected, problem["atol"], seconds, fast_check=True)
             answer.write(json.dumps({part: status}).encode() + b"\n")
             answer.flush()
