@@ -1,48 +1,8 @@
-"""For tests of decoding: one thread, which for tiny models is the fastest, and the random models that many tests read."""
-
-from collections.abc import Iterator
-
 import pytest
-import torch
 from transformers import PreTrainedTokenizerFast
 
-from loopcd.models import LoopedModel
-from tools import MAKERS, byte_tokenizer
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="session")
-def _models() -> dict[str, LoopedModel]:
-    return {name: make() for name, make in MAKERS.items()}
-
-
-@pytest.fixture(params=["huginn", "ouro", "hrm"])
-def model(request: pytest.FixtureRequest, _models: dict[str, LoopedModel]) -> LoopedModel:
-    """A tiny random model of each family; shared, so tests leave it as it is."""
-    return _models[request.param]
-
-
-@pytest.fixture(params=["huginn", "ouro"])
-def own_model(request: pytest.FixtureRequest, _models: dict[str, LoopedModel]) -> LoopedModel:
-    """As `model`, of the two families that loopcd itself implements."""
-    return _models[request.param]
-
-
-@pytest.fixture
-def huginn(_models: dict[str, LoopedModel]) -> LoopedModel:
-    return _models["huginn"]
-
-
-@pytest.fixture
-def ouro(_models: dict[str, LoopedModel]) -> LoopedModel:
-    return _models["ouro"]
+from random_models import *  # noqa: F403 (fixtures)
+from tools import byte_tokenizer
 
 
 @pytest.fixture(scope="session")
