@@ -2,6 +2,7 @@
 
 import pytest
 
+from loopcd.bench import memory
 from loopcd.bench.compiled import bench_compiled
 from loopcd.bench.memory import bench_load, bench_memory, resident
 from loopcd.bench.tables import tables
@@ -19,20 +20,21 @@ def test_loading_is_measured_in_a_fresh_process() -> None:
 
 
 def test_generating_is_measured_plain_and_drafted(folders: list[str]) -> None:
-    found = bench_memory(folders[:1], (1,), 4, lambda _: None)
+    found = bench_memory(folders[:1], (1,), 4, lambda _: None, contexts=(60,))
     if resident("VmHWM") is None:
         assert found == {}
         return
-    for told in found[folders[0]]["1"].values():
-        assert told["drafted_over_plain"] > 0.5
+    for told in found[folders[0]]["batch 1, context 60"].values():
+        assert told["drafted_over_plain"] > 0.5 and 0.95 < told["cache_over_plain"] < 1.05
         assert told["plain"]["peak_bytes"] >= told["plain"]["loaded_bytes"]
     assert [table.title for table in tables({"memory": found})] == ["Memory of drafting"]
 
 
-def test_a_model_that_cannot_be_measured_fails_with_its_reason() -> None:
+def test_a_process_that_fails_is_named_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_GENERATOR", "raise SystemExit('a line before\\nout of luck')")  # without the imports
     if resident("VmHWM") is not None:
-        with pytest.raises(ValueError, match="no-such-model"):
-            bench_memory(["no-such-model"], (1,), 4, lambda _: None)
+        with pytest.raises(ValueError, match="measuring some-model in a process of its own failed: out of luck"):
+            bench_memory(["some-model"], (1,), 4, lambda _: None)
 
 
 def test_compiling_is_measured_or_its_failure_told() -> None:

@@ -44,10 +44,21 @@ def test_details_tell_what_drafting_did(found: dict[str, Any], folders: list[str
             methods = found["details"][model][batch]
             for drafted in (methods["greedy+draft"], methods["loopcd+draft"]):
                 assert 0 <= drafted["acceptance"] <= 1
-                assert drafted["identical_texts"] == drafted["texts"] == 4
+                assert drafted["identical_texts"] == drafted["texts"] == 2
                 assert drafted["near_ties"] >= 0 and drafted["cache_over_plain"] > 0
             assert methods["greedy"]["loops_per_token"] == 4
             assert methods["exit+loopcd"]["loops_per_token"] <= 4
+
+
+def test_drafting_changes_no_token(found: dict[str, Any], folders: list[str]) -> None:
+    """Also of models whose drafts are mostly refused."""
+    for model in folders:
+        for batch in ("1", "2"):
+            for method in ("greedy", "loopcd"):
+                told = found["exact"][model][batch][method]
+                assert len(told) >= 3  # drafts of several lengths
+                for each in told.values():
+                    assert each["identical_texts"] == each["texts"] == 8 and each["near_ties"] >= 0
 
 
 def test_every_part_has_a_table(found: dict[str, Any]) -> None:
@@ -55,6 +66,7 @@ def test_every_part_has_a_table(found: dict[str, Any]) -> None:
     assert [title.split(" (")[0] for title in titles] == [
         "Methods",
         "Details",
+        "Drafting changes no token",
         "Decoding",
         "Across batches and contexts",
         "What LoopCD costs",
@@ -105,8 +117,8 @@ def test_a_quick_run_leaves_the_long_parts_out() -> None:
 
 
 def test_acceptance_is_of_all_jobs_together() -> None:
-    one = DraftReport(2, 4, rounds=2, plain=1, proposed=6, accepted=6, emitted=8)
-    other = DraftReport(2, 4, rounds=6, plain=1, proposed=18, accepted=0, emitted=6, near_ties=1)
+    one = DraftReport(2, 4, rounds=2, row_rounds=2, plain=1, proposed=6, accepted=6, emitted=8)
+    other = DraftReport(2, 4, rounds=6, row_rounds=6, plain=1, proposed=18, accepted=0, emitted=6, near_ties=1)
     told = drafting([one, other])
     assert told["acceptance"] == 6 / 24
     assert told["accepted_length"] == 14 / 8

@@ -5,6 +5,7 @@ after token by a rule. A rule says which token it takes, and whether that is `cl
 """
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from math import exp, log, sqrt
 from typing import Any
@@ -30,7 +31,8 @@ class Slow:
         self.config, self.family, self.loops = model.config, model.config.model_type, model.num_loops
         self.weights = reference.float64(model.state_dict())
         self._states: dict[tuple[int, ...], list[Tensor]] = {}
-        self._hrm = HrmTextForCausalLM(model.config).double() if self.family == "hrm_text" else None
+        own = deepcopy(model.config)  # its number of loops is set at every reading
+        self._hrm = HrmTextForCausalLM(own).double() if self.family == "hrm_text" else None
         if self._hrm is not None:
             self._hrm.load_state_dict(self.weights)
 

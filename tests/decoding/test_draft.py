@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import loopcd
-from loopcd.decoding.draft import DraftReport, Pace, Plan
+from decoding.runs import run
+from loopcd.decoding.draft import ENOUGH, DraftReport, Pace, Plan, pace_of
 from tools import MAKERS, byte_tokenizer
 
 PROMPTS = ["Hello", "A much longer prompt, with more in it", "x", "The quick brown fox jumps"]
@@ -56,6 +57,19 @@ def test_sampling_draws_what_it_would_draw_undrafted(model, tokenizer, draft):
     plain = loopcd.generate(model, tokenizer, PROMPTS, loopcd.LoopCD(1, 0.3), **options)
     drafted = loopcd.generate(model, tokenizer, PROMPTS, loopcd.LoopCD(1, 0.3, draft=draft), **options)
     assert tokens(drafted) == tokens(plain)
+
+
+@pytest.mark.parametrize("family", ["huginn", "ouro"])
+def test_drafted_is_undrafted_on_the_golden_models(request, family):
+    """Whose drafts are mostly refused."""
+    golden = request.getfixturevalue(f"golden_{family}")
+    for method in (loopcd.Greedy, lambda **more: loopcd.LoopCD(1, 0.3, **more)):
+        for length in (2, 5):
+            drafting = method(draft=loopcd.SelfDraft(1, length, fallback=False))
+            for text in ("s0", "s2"):
+                ids = golden.ids(text)
+                plain, drafted = (run(golden.model, ids, each, count=12) for each in (method(), drafting))
+                assert drafted.sequences.tolist() == plain.sequences.tolist()
 
 
 def test_stop_strings_end_a_row_inside_a_round(model, tokenizer):
@@ -111,23 +125,83 @@ def test_the_report_adds_up(model):
 
 
 def test_poor_drafts_are_given_up():
-    pace = Pace(break_even=1.6)
-    assert pace.drafting()
-    pace.saw(1.0)  # nothing accepted
-    drafted = 0
+    pace = Pace(length=4, break_even=1.6)
+    drafted = []
     for _ in range(400):
-        if pace.drafting():
-            drafted += 1
-            pace.saw(1.0)
-    assert drafted <= 5
+        length = pace.next()
+        if length > 1:
+            drafted.append(length)
+            pace.saw(1.0)  # nothing accepted
+    assert 2 <= len(drafted) <= 5  # it is tried again, more and more seldom
+    assert set(drafted) == {2}  # by the shortest rounds only
 
 
 def test_good_drafts_go_on_after_a_bad_round():
-    pace = Pace(break_even=1.6)
-    for made in (4.0, 3.0, 1.0, 4.0, 1.0, 3.0):
-        assert pace.drafting()
+    pace = Pace(length=4, break_even=1.6)
+    for made in (2.0, 2.0):
+        assert pace.next() == 2
         pace.saw(made)
-    assert pace.drafting()
+    for made in (4.0, 3.0, 1.0, 4.0, 1.0, 3.0):
+        assert pace.next() == 4
+        pace.saw(made)
+    assert pace.next() == 4
+
+
+def test_drafts_that_turn_poor_are_given_up():
+    pace = Pace(length=4, break_even=2.0, trusted=True, recent=4.0)
+    for _ in range(6):
+        if pace.next() > 1:
+            pace.saw(1.0)
+    assert not pace.trusted and pace.wait > 0
+
+
+@pytest.mark.parametrize(("expected", "first"), [(1.5, 6), (0.8, 1)])
+def test_a_plan_by_rule_starts_from_what_it_expects(model, expected, first):
+    other = type(model)(model.config)
+    assert pace_of(other, 4, Plan(1, 6, expected), batch=1).next() == first
+
+
+def test_the_rule_learns_from_the_first_tokens(tokenizer):
+    """Nothing is drafted until it has seen enough, even across texts; then every text is drafted."""
+    model = sharp(MAKERS["ouro"](), scale=8.0)  # so sharp that the loops agree
+    method = loopcd.Greedy(draft=loopcd.SelfDraft(None, None, fallback=False))
+    ids = torch.randint(0, 250, (2, 6), generator=torch.Generator().manual_seed(0))
+    options = {"max_new_tokens": ENOUGH + 12, "do_sample": False, "attention_mask": torch.ones_like(ids)}
+    options |= {"return_dict_in_generate": True, "custom_generate": method}
+    first, second = (model.generate(ids, **options).drafts for _ in range(2))
+    assert first.plain >= ENOUGH and first.rounds > 0
+    assert second.plain < ENOUGH // 2 and second.rounds > first.rounds
+    assert (first.loops, first.length) == (second.loops, second.length)
+    assert 1 <= first.loops <= model.num_loops // 2
+
+
+def test_drafting_keeps_nothing_beside_the_plain_cache(model):
+    ids = torch.randint(0, 250, (3, 6), generator=torch.Generator().manual_seed(0))
+    sizes = []
+    for draft in (None, loopcd.SelfDraft(2, 4, fallback=False)):
+        cache = model.new_cache(limit=40)
+        model.generate(
+            ids,
+            custom_generate=loopcd.Greedy(draft=draft),
+            past_key_values=cache,
+            max_new_tokens=34,
+            do_sample=False,
+            attention_mask=torch.ones_like(ids),
+        )
+        sizes.append(cache.nbytes)
+    assert sizes[1] == sizes[0]
+
+
+def test_drafting_goes_on_from_a_cache(model):
+    """The text so far may have been read without a draft."""
+    ids = torch.randint(0, 250, (2, 9), generator=torch.Generator().manual_seed(0))
+    options = {"max_new_tokens": 12, "do_sample": False, "attention_mask": torch.ones_like(ids)}
+    plain = model.generate(ids, custom_generate=loopcd.Greedy(), **options)
+    cache = model.new_cache()
+    with torch.no_grad():
+        model(ids[:, :5], past_key_values=cache)
+    method = loopcd.Greedy(draft=loopcd.SelfDraft(2, 4, fallback=False))
+    assert torch.equal(model.generate(ids, custom_generate=method, past_key_values=cache, **options), plain)
 
 
 def test_the_rule_prefers_what_pays(model):
@@ -137,7 +211,7 @@ def test_the_rule_prefers_what_pays(model):
 
 
 def test_accepted_length_counts_tokens_a_round():
-    report = DraftReport(loops=1, length=4, rounds=10, proposed=30, accepted=21, emitted=31)
+    report = DraftReport(loops=1, length=4, rounds=10, row_rounds=10, proposed=30, accepted=21, emitted=31)
     assert report.acceptance == pytest.approx(0.7)
     assert report.accepted_length == pytest.approx(3.1)
 

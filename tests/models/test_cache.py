@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from transformers import Cache
 
 from loopcd.models import LoopCache, LoopedModel, cache_bytes
-from loopcd.models.cache import BLOCK, GROWTH, Span
+from loopcd.models.cache import BLOCK, GROWTH
 from loopcd.models.layers import causal_mask
+from loopcd.models.slots import Span
 from tools import MAKERS, assert_close, attending, left_padded, logits_of, random_ids
 
 few = settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -144,7 +145,6 @@ def with_exits(
     model: LoopedModel, cache: LoopCache, ids: torch.Tensor, mask: torch.Tensor | None, depths: list[int]
 ) -> torch.Tensor:
     """One pass in which row b leaves after `depths[b]` loops: the last token's logits [rows, vocab]."""
-    slots = [model.loop_slots(loop) for loop in range(1, model.num_loops + 1)]
     rows, said = torch.arange(len(ids)), torch.zeros(len(ids), model.config.vocab_size)
     state = model.begin(ids, cache, attention_mask=mask)
     for loop in range(1, model.num_loops + 1):
@@ -155,7 +155,7 @@ def with_exits(
         gone = state.keep(leaving.nonzero().squeeze(1))
         said[rows[leaving]] = model.head(model.readout(gone)[:, -1])
         if loop < model.num_loops:
-            cache.leave(gone.tokens.span, loop, slots)
+            cache.leave(gone.tokens.span, loop)
         state, rows = state.keep((~leaving).nonzero().squeeze(1)), rows[~leaving]
         if len(rows) == 0:
             break
@@ -219,6 +219,30 @@ def test_cropped_early_tokens_leave_nothing_behind(model: LoopedModel, exited: A
     cache.crop_rows(torch.tensor([4, 7]))
     found = [with_exits(model, cache, after[:, i : i + 1], None, [full, full]) for i in range(2)]
     assert_close(torch.stack([each[0] for each in found]), alone(model, torch.cat([prompt[0], after[0]]), last=2))
+
+
+@pytest.mark.parametrize("exited", ["last", "skip"])
+@torch.no_grad()
+def test_rows_with_early_tokens_can_be_selected(model: LoopedModel, exited: Any) -> None:
+    rows, new, full = texts(5, 5, 5), random_ids(3, 2, seed=1), model.num_loops
+    batch, single = LoopCache(exited), LoopCache(exited)
+    with_exits(model, batch, torch.stack(rows), None, [1, full, 2])
+    with_exits(model, batch, new[:, :1], None, [2, 1, 1])
+    batch.batch_select_indices(torch.tensor([2, 0]))
+    for ids, depth in ((rows[2][None], 2), (new[2:, :1], 1)):
+        with_exits(model, single, ids, None, [depth])
+    found = with_exits(model, batch, new[:2, 1:], None, [full, full])
+    assert_close(found[0], with_exits(model, single, new[:1, 1:], None, [full])[0])
+
+
+@torch.no_grad()
+def test_a_loop_that_no_token_entered_takes_no_storage(own_model: LoopedModel) -> None:
+    cache = LoopCache(limit=8)
+    with_exits(own_model, cache, random_ids(1, 5), None, [1])
+    with_exits(own_model, cache, random_ids(1, 1), None, [1])
+    assert cache.nbytes < cache_bytes(own_model, 8)
+    logits_of(own_model, random_ids(1, 1), cache)  # a pass without exits goes on from it
+    assert cache.nbytes == cache_bytes(own_model, 8)
 
 
 def test_the_choice_is_checked() -> None:

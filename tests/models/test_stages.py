@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import loopcd
 from loopcd.models import LoopCache, LoopedModel
-from loopcd.models.cache import Span
 from loopcd.models.layers import causal_mask
+from loopcd.models.slots import Span
 from tools import MAKERS, PAD, VOCABULARY, assert_close, attending, left_padded, logits_of, random_ids
 
 few = settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])

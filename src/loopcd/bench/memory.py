@@ -6,6 +6,7 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,19 @@ _GENERATOR = textwrap.dedent(
     from loopcd.bench.methods import suite
     from loopcd.models.loading import load
     torch.set_num_threads(1)
-    name, method, batch, tokens = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    name, method, batch, tokens, context = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6])
     subject = Subject(name, *load(name), tokens)
-    loaded = memory.resident("VmRSS")
-    suite(subject.model)[method].rows(subject.job(subject.prompts(batch)))
-    print(json.dumps({"loaded_bytes": loaded, "peak_bytes": memory.resident("VmHWM")}))
+    prompts = subject.prompts(batch)
+    if context:  # whole texts of that length, the question again and again
+        room = min(context, subject.model.max_context - tokens)
+        prompts = [(prompt * (room // len(prompt) + 1))[-room:] for prompt in prompts]
+    method = suite(subject.model)[method]
+    if method.draft is not None:
+        method.rows(subject.job(prompts[:1]))  # else a draft by rule would only learn
+    loaded, job = memory.resident("VmRSS"), subject.job(prompts)
+    method.rows(job)
+    told = {"loaded_bytes": loaded, "peak_bytes": memory.resident("VmHWM"), "cache_bytes": job.cache.nbytes}
+    print(json.dumps(told))
     """
 )
 
@@ -95,21 +104,24 @@ def describe_load(size: int, told: dict[str, Any]) -> dict[str, Any]:
     return {"checkpoint_bytes": size, "peak_bytes": used, "over_checkpoint": used / size, "seconds": told["seconds"]}
 
 
-def bench_memory(names: Sequence[str], batches: Sequence[int], tokens: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """The peak of generating drafted over that of generating plain; nothing where the system does not tell."""
+def bench_memory(
+    names: Sequence[str], batches: Sequence[int], tokens: int, say: Callable[[str], None], contexts: Sequence[int] = (0,)
+) -> dict[str, Any]:
+    """The peak of generating drafted over that of generating plain; nothing where the system does not tell.
+
+    `contexts` are lengths of the prompts, or of what the model has room for; 0 takes the questions as they are.
+    """
     found: dict[str, Any] = {}
     if resident("VmHWM") is None:
         return found
-    for name in names:
-        for batch in batches:
-            for method in ("greedy", "loopcd"):
-                say(f"memory: {name}, batch {batch}, {method}")
-                plain, drafted = (
-                    _apart(_GENERATOR, name, each, str(batch), str(tokens)) for each in (method, f"{method}+draft")
-                )
-                over = drafted["peak_bytes"] / plain["peak_bytes"]
-                told = {"plain": plain, "drafted": drafted, "drafted_over_plain": over}
-                found.setdefault(name, {}).setdefault(str(batch), {})[method] = told
+    for name, batch, context, method in product(names, batches, contexts, ("greedy", "loopcd")):
+        case = f"batch {batch}" + (f", context {context}" if context else "")
+        say(f"memory: {name}, {case}, {method}")
+        sizes = str(batch), str(tokens), str(context)
+        plain, drafted = (_apart(_GENERATOR, name, each, *sizes) for each in (method, f"{method}+draft"))
+        told = {"plain": plain, "drafted": drafted, "drafted_over_plain": drafted["peak_bytes"] / plain["peak_bytes"]}
+        told["cache_over_plain"] = drafted["cache_bytes"] / plain["cache_bytes"]
+        found.setdefault(name, {}).setdefault(case, {})[method] = told
     return found
 
 

@@ -126,10 +126,10 @@ def details(runners: dict[str, Runner]) -> dict[str, Any]:
 def drafting(reports: Sequence[DraftReport]) -> dict[str, Any]:
     """Acceptance over all jobs: shares are of sums, not means of shares."""
     proposed = sum(each.proposed for each in reports)
-    row_rounds = sum(each.proposed / max(1, each.length - 1) for each in reports)
+    row_rounds = sum(each.row_rounds for each in reports)
     return {
-        "draft_loops": reports[0].loops,
-        "draft_length": reports[0].length,
+        "draft_loops": reports[-1].loops,  # the first jobs of a draft by rule may have only learned
+        "draft_length": reports[-1].length,
         "acceptance": sum(each.accepted for each in reports) / max(1, proposed),
         "accepted_length": sum(each.emitted for each in reports) / row_rounds if row_rounds else 0.0,
         "plain_passes": sum(each.plain for each in reports),

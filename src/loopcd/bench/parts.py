@@ -14,6 +14,7 @@ import transformers
 from loopcd.bench.compiled import bench_compiled
 from loopcd.bench.decode import bench_decode
 from loopcd.bench.devices import bench_devices
+from loopcd.bench.exact import bench_exact
 from loopcd.bench.jobs import Subject
 from loopcd.bench.memory import LARGE, SMALL, bench_load, bench_memory
 from loopcd.bench.methods import bench_methods
@@ -23,8 +24,9 @@ from loopcd.bench.worst import bench_worst
 from loopcd.models import LoopedModel
 from loopcd.models.loading import built_in, load
 
-PARTS = ("methods", "decode", "overhead", "worst", "devices", "compile", "memory", "load")
+PARTS = ("methods", "exact", "decode", "overhead", "worst", "devices", "compile", "memory", "load")
 QUICK = ("methods", "decode", "load")
+ON_REQUEST = ("vllm",)  # needs an environment of its own
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,9 @@ class Settings:
     quick: bool = False
 
     def __post_init__(self) -> None:
-        unknown = sorted(set(self.parts) - set(PARTS))
+        unknown = sorted(set(self.parts) - {*PARTS, *ON_REQUEST})
         if unknown or not self.parts:
-            raise ValueError(f"what={','.join(unknown) or 'nothing'}: some of {', '.join(PARTS)}")
+            raise ValueError(f"what={','.join(unknown) or 'nothing'}: some of {', '.join([*PARTS, *ON_REQUEST])}")
         if not self.batches or any(batch < 1 for batch in self.batches):
             raise ValueError(f"batch={','.join(map(str, self.batches))}: whole numbers of at least 1")
         for name, least in (("rounds", 1), ("max_new_tokens", 4)):
@@ -99,7 +101,7 @@ def machine() -> dict[str, Any]:
 
 
 def _subjects(settings: Settings, say: Callable[[str], None]) -> list[Subject]:
-    tokens = settings.of(48, 96, settings.max_new_tokens)
+    tokens = settings.of(24, 96, settings.max_new_tokens)
     names = list(built_in()) if settings.models is None else list(settings.models)
     if not names:
         say("there are no built-in models yet: medium ones with random weights instead, on random prompts")
@@ -111,9 +113,13 @@ def _subjects(settings: Settings, say: Callable[[str], None]) -> list[Subject]:
 
 def _methods(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
     subjects = _subjects(settings, say)
-    prompts, rounds = settings.of(4, 16), settings.of(9, 9, settings.rounds)
-    seconds = 22 / (len(subjects) * len(settings.batches)) if settings.hurried else None
+    prompts, rounds = settings.of(2, 16), settings.of(9, 9, settings.rounds)
+    seconds = 20 / (len(subjects) * len(settings.batches)) if settings.hurried else None
     return bench_methods(subjects, settings.batches, prompts, rounds, say, seconds)
+
+
+def _exact(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+    return bench_exact(_subjects(settings, say), settings.batches, settings.of(8, 200), say)
 
 
 def _decode(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
@@ -129,7 +135,8 @@ def _overhead(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _worst(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
-    return bench_worst(settings.of(1, 5, settings.rounds), settings.of(48, 128, settings.max_new_tokens), say, settings.quick)
+    rounds, tokens = settings.of(1, 5, settings.rounds), settings.of(48, 128, settings.max_new_tokens)
+    return bench_worst(settings.batches, rounds, tokens, say, settings.quick)
 
 
 def _devices(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
@@ -150,15 +157,25 @@ def _loaded(settings: Settings) -> dict[str, LoopedModel]:
 
 def _memory(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
     names = list(built_in()) if settings.models is None else list(settings.models)
-    return bench_memory(names, settings.batches, settings.of(32, 96, settings.max_new_tokens), say)
+    tokens, contexts = settings.of(32, 96, settings.max_new_tokens), (0,) if settings.quick else (0, 1000)
+    return bench_memory(names, settings.batches, tokens, say, contexts)
 
 
 def _load(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
     return bench_load(SMALL if settings.quick else LARGE, say)
 
 
+def _vllm(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+    from loopcd.bench.vllm import bench_vllm
+
+    names = list(built_in()) if settings.models is None else list(settings.models)
+    rounds, tokens = settings.of(3, 15, settings.rounds), settings.of(32, 96, settings.max_new_tokens)
+    return bench_vllm(names, max(settings.batches), rounds, tokens, settings.quick, say)
+
+
 _PARTS: dict[str, Callable[[Settings, Callable[[str], None]], dict[str, Any]]] = {
     "methods": _methods,
+    "exact": _exact,
     "decode": _decode,
     "overhead": _overhead,
     "worst": _worst,
@@ -166,4 +183,5 @@ _PARTS: dict[str, Callable[[Settings, Callable[[str], None]], dict[str, Any]]] =
     "compile": _compile,
     "memory": _memory,
     "load": _load,
+    "vllm": _vllm,
 }

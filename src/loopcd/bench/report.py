@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from loopcd.bench.paper import ACCEPTANCES, CONTEXT, GPUS, Outlook, outlooks
 from loopcd.bench.plot import draw
 from loopcd.bench.tables import Table, percent, tables
+from loopcd.decoding.rounds import NEAR
 
 _HEAD = """# Performance
 
@@ -41,7 +44,29 @@ _DEVICES = """## What each device costs
   "readout of 8" with eight times "readout of 1" here.
 - **Rows of the head.** The amateur is asked about the plausible tokens only: "head, 5 rows" instead of "head".
 - **Drafting.** A round runs its first loops token by token and the others for all tokens at once: "loop over 4" instead of
-  four times "loop over 1".
+  four times "loop over 1". A draft is read out through the same slots as the final readout, which writes over them: drafting
+  keeps nothing beside the plain cache.
+- **Early exit.** A token that leaves saves its later loops; how far it moved is asked once a loop after `min_loops`. Its
+  entries are copied to later loops only when a later token gets there. In a batch every row leaves by itself, but a pass goes
+  on until the last row has left: where a pass over few rows costs as much as one over many, as in small models, a batch
+  saves little.
+- **Compiling** (`compile=True`) fuses what surrounds the attention of each layer; it is paid for at the first passes.
+"""
+
+_EXACT = """## Drafting changes no token
+
+Texts by greedy and LoopCD, each drafted by rule and in rounds of several lengths, against the same batch undrafted. A pass
+over several tokens rounds differently in the last bits from passes over one, as different batch sizes do. That can only
+decide between tokens whose scores are nearer than these bits, or whether a token just at the border of the plausible ones
+belongs to them. Such a choice is taken as it comes; those nearer than {near} (float32) are counted as near ties. Made by
+`loopcd bench --what exact`.
+"""
+
+_WORST = """## The worst case
+
+Weights drawn so large that early loops never agree with the last: everything is refused. Drafts are tried by rounds of two
+tokens and left alone for longer and longer while they are refused; a draft by rule is not even begun unless the first tokens
+promise a gain. By CPU time; the first text has to learn this, the second knows.
 """
 
 _FORMULA = """## On paper: a GPU
@@ -53,10 +78,11 @@ here was measured on one.
 A round of `SelfDraft(loops=a, length=k)` runs a loops for k tokens one by one, then the other loops for all k at once. If a
 draft is accepted with probability p, it makes (1 − pᵏ) / (1 − p) tokens, so that over plain decoding of L loops
 
-    gain(p) = (1 − pᵏ) / (1 − p) · (L + r) / (k·a + (k − 1)·r + (L − a + r)·(1 + 0.06·(k − 1)))
+    gain(p) = (1 − pᵏ) / (1 − p) · (b + L + r) / (k·(b + a) + (k − 1)·r + (L − a + r)·(1 + 0.06·(k − 1)))
 
-with r the weights of readout and head as a share of one loop's, and 0.06 what each further token adds to a pass over
-several (measured on a CPU; nearer 0 on a GPU). The formula is `Plan.gain` in `decoding/draft.py`. An eager amateur would add
+with b the weights before the loops and r those of readout and head, as shares of one loop's, and 0.06 what each further token
+adds to a pass over several (measured on a CPU; nearer 0 on a GPU). The formula is `Plan.gain` in `decoding/draft.py`.
+An eager amateur would add
 {coda} to the bytes of a token of Huginn-0125; a deferred one adds that only where a second token is plausible.
 """
 
@@ -78,8 +104,10 @@ def page(run: Mapping[str, Any], views: Mapping[str, Outlook], plot: str) -> str
     parts = [head]
     if "Methods" in made:
         parts += ["## Methods", _rounds(run), made["Methods"].markdown(), _refused(run), made["Details"].markdown()]
+    if "Drafting changes no token" in made:
+        parts += [_EXACT.format(near=NEAR[torch.float32]), made["Drafting changes no token"].markdown()]
     if "Worst case" in made:
-        parts += ["Where everything is refused, drafting must not cost:", made["Worst case"].markdown()]
+        parts += [_WORST, made["Worst case"].markdown()]
     parts.append(_TIME)
     for title in ("Decoding", "Across batches and contexts", "Where the time of a step goes"):
         parts += [made[title].markdown()] if title in made else []

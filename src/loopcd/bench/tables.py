@@ -23,6 +23,7 @@ def tables(run: Mapping[str, Any]) -> list[Table]:
     makers = {
         "ratios": ratio_tables,
         "details": detail_tables,
+        "exact": exact_tables,
         "decode": decode_tables,
         "overhead": overhead_tables,
         "worst": worst_tables,
@@ -30,6 +31,7 @@ def tables(run: Mapping[str, Any]) -> list[Table]:
         "compile": compile_tables,
         "memory": memory_tables,
         "load": load_tables,
+        "vllm": vllm_tables,
     }
     return [table for part, make in makers.items() if run.get(part) for table in make(run[part])]
 
@@ -66,6 +68,20 @@ def _detail(told: Mapping[str, Any]) -> list[str]:
         f"{told['identical_texts']} of {told['texts']}",
         f"{told['cache_over_plain']:.3f}",
     ]
+
+
+def exact_tables(exact: Mapping[str, Any]) -> Iterator[Table]:
+    columns = ["drafted against undrafted", "texts the same", "drafted choices", "near ties among them", "acceptance"]
+    rows = []
+    for model, batches in exact.items():
+        for batch, methods in batches.items():
+            for name, drafts in methods.items():
+                for draft, told in drafts.items():
+                    same = f"{told['identical_texts']} of {told['texts']}"
+                    counts = [str(told["choices"]), str(told["near_ties"])]
+                    label = f"{model}, batch {batch}, {name}, {draft}"
+                    rows.append([label, same, *counts, percent(told["acceptance"])])
+    yield Table("Drafting changes no token", columns, rows)
 
 
 def decode_tables(decode: Mapping[str, Any]) -> Iterator[Table]:
@@ -123,8 +139,9 @@ def overhead_tables(overhead: Mapping[str, Any]) -> Iterator[Table]:
 
 def worst_tables(worst: Mapping[str, Any]) -> Iterator[Table]:
     rows = [
-        [f"{model}, {draft}", percent(told["acceptance"]), spread(told["cold"]), spread(told["warm"])]
-        for model, drafts in worst.items()
+        [f"{model}, batch {batch}, {draft}", percent(told["acceptance"]), spread(told["cold"]), spread(told["warm"])]
+        for model, batches in worst.items()
+        for batch, drafts in batches.items()
         for draft, told in drafts.items()
     ]
     yield Table("Worst case", ["drafted over undrafted, random weights", "acceptance", "first text", "second text"], rows)
@@ -158,15 +175,16 @@ def compile_tables(compiled: Mapping[str, Any]) -> Iterator[Table]:
 
 def memory_tables(memory: Mapping[str, Any]) -> Iterator[Table]:
     columns = ["peak of a process that generates", "plain", "drafted", "drafted over plain", "beyond the loaded model"]
+    columns += ["cache, drafted over plain"]
     rows = []
-    for model, batches in memory.items():
-        for batch, methods in batches.items():
+    for model, cases in memory.items():
+        for case, methods in cases.items():
             for name, told in methods.items():
                 sizes = [f"{told[key]['peak_bytes'] / 1e6:.0f} MB" for key in ("plain", "drafted")]
                 more = (told["drafted"]["peak_bytes"] - told["drafted"]["loaded_bytes"]) / 1e6
                 less = (told["plain"]["peak_bytes"] - told["plain"]["loaded_bytes"]) / 1e6
                 found = [f"{told['drafted_over_plain']:.3f}", f"{less:.1f} and {more:.1f} MB"]
-                rows.append([f"{model}, batch {batch}, {name}", *sizes, *found])
+                rows.append([f"{model}, {case}, {name}", *sizes, *found, f"{told['cache_over_plain']:.3f}"])
     yield Table("Memory of drafting", columns, rows)
 
 
@@ -177,6 +195,12 @@ def load_tables(load: Mapping[str, Any]) -> Iterator[Table]:
         rows += [["peak over checkpoint", f"{load['over_checkpoint']:.3f}"]]
     rows += [["time", f"{load['seconds']:.1f} s"]]
     yield Table("Loading", ["loading", "found"], rows)
+
+
+def vllm_tables(told: Mapping[str, Any]) -> Iterator[Table]:
+    names = list(dict.fromkeys(key for each in told.values() for key in each["ratios"]))
+    columns = ["vLLM, tokens per second", *(f"{model}, batch {each['batch']}" for model, each in told.items())]
+    yield Table("vLLM", columns, [[key, *(spread(each["ratios"].get(key)) for each in told.values())] for key in names])
 
 
 def change_table(changes: Sequence[Change]) -> Table:

@@ -13,7 +13,7 @@ from loopcd.cli.group import main, print_tables
 @main.command()
 @click.option("--models", "names", help="Built-in names or folders, comma-separated (all built-in ones if not given).")
 @click.option("--batch", default="1,8", show_default=True, help="Batch sizes, comma-separated.")
-@click.option("--what", help="Parts, comma-separated: methods, decode, overhead, worst, devices, compile, memory, load.")
+@click.option("--what", help="Parts, by commas: methods, exact, decode, overhead, worst, devices, compile, memory, load; vllm.")
 @click.option("--rounds", type=int, help="Rounds in which everything is timed once.")
 @click.option("--max-new-tokens", type=int, help="Longest text of the methods' part.")
 @click.option("--quick", is_flag=True, help="Few rounds and small sizes: within a minute.")

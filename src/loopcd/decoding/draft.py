@@ -9,19 +9,21 @@ import torch
 from torch import Tensor
 
 from loopcd.decoding import checks
-from loopcd.decoding.engine import Engine
-from loopcd.models.stages import LoopedModel, loop_logits
+from loopcd.models.stages import LoopedModel, LoopState
 
 LONGEST = 8  # tokens of a round, where the length is chosen by rule
-PROBED = 128  # prompt tokens that the rule starts from
-WRITTEN = 32  # tokens that it lets the model write
+PROBED = 64  # prompt tokens that are kept beside the written ones
+ENOUGH = 24  # written tokens from which the rule learns
+USUAL, WEIGHT = 0.97, 8  # how often trained loops agree, and how many tokens this belief weighs: one miss says little
+TRIAL = 2  # tokens of a round that only tries whether drafts are accepted
 
 
 @dataclass(frozen=True)
 class SelfDraft:
     """Draft by the first `loops` loops, `length` tokens a round; None: chosen by a rule from how the model agrees with itself.
 
-    With `fallback` (default) nothing is drafted while so few drafts are accepted that it would cost time.
+    The rule looks at the first tokens that the model writes without a draft; what it learned is kept with the model. With
+    `fallback` (default) nothing is drafted while so few drafts are accepted that it would cost time.
     """
 
     loops: int | None = None
@@ -34,29 +36,41 @@ class SelfDraft:
         if self.length is not None:
             checks.whole("length", self.length, 2)
 
-    def plan(self, model: LoopedModel, num_loops: int, prompt: Tensor) -> "Plan":
-        """The loops and the length for this model; `prompt` [time] is what the rule looks at."""
-        if self.loops is not None and self.loops >= num_loops:
+    def candidates(self, num_loops: int) -> tuple[int, ...]:
+        """The loops among which the rule chooses: drafts of more than half of the loops hardly pay."""
+        if self.loops is None:
+            return tuple(range(1, max(2, num_loops // 2 + 1)))
+        if self.loops >= num_loops:
             raise ValueError(
                 f"draft with loops={self.loops}: from 1 to {num_loops - 1}, one less than the {num_loops} loops run"
             )
-        if num_loops == 1:
-            return Plan(1, 1)
+        return (self.loops,)
+
+    def plan(self, model: LoopedModel, num_loops: int, batch: int = 1) -> "Plan | None":
+        """The loops and the length for this model; None while the rule has not seen enough to choose."""
+        candidates = self.candidates(num_loops)
         if self.loops is not None and self.length is not None:
             return Plan(self.loops, self.length)
-        agreement = _agreement(model, num_loops, prompt)
-        loops = range(1, num_loops) if self.loops is None else (self.loops,)
+        agreement = _known(model).get((num_loops, candidates))
+        if agreement is None:
+            return None
         lengths = range(2, LONGEST + 1) if self.length is None else (self.length,)
-        plans = [Plan(early, length) for early in loops for length in lengths]
-        return max(plans, key=lambda plan: plan.gain(model, num_loops, agreement[plan.loops - 1]))
+        gains = {
+            Plan(early, length): Plan(early, length).gain(model, num_loops, chance, batch)
+            for early, chance in zip(candidates, agreement, strict=True)
+            for length in lengths
+        }
+        best = max(gains, key=lambda plan: gains[plan])
+        return Plan(best.loops, best.length, gains[best])
 
 
 @dataclass(frozen=True)
 class Plan:
     loops: int
     length: int
+    expected: float | None = None  # the gain that made the rule choose it
 
-    def gain(self, model: LoopedModel, num_loops: int, agreement: float) -> float:
+    def gain(self, model: LoopedModel, num_loops: int, agreement: float, batch: int = 1) -> float:
         """Expected speed over plain decoding, if a draft is accepted with probability `agreement`.
 
         A round makes (1 − p^k) / (1 − p) tokens. It costs k beginnings and k passes of `loops` loops, all but the last with a
@@ -65,7 +79,7 @@ class Plan:
         beginning, readout = _costs(model)
         p, k = min(agreement, 0.999), self.length
         made = (1 - p**k) / (1 - p)
-        together = 1 + 0.06 * (k - 1)
+        together = 1 + (0.06 + 0.02 * (batch - 1)) * (k - 1)  # measured on a CPU
         cost = k * (beginning + self.loops) + (k - 1) * readout + (num_loops - self.loops + readout) * together
         return made * (beginning + num_loops + readout) / cost
 
@@ -80,43 +94,50 @@ def _costs(model: LoopedModel) -> tuple[float, float]:
     return prelude / loop_layers, (coda * layer + config.vocab_size * width) / (loop_layers * layer)
 
 
-_measured: "WeakKeyDictionary[LoopedModel, dict[int, list[float]]]" = WeakKeyDictionary()
+_agreements: "WeakKeyDictionary[LoopedModel, dict[tuple[int, tuple[int, ...]], list[float]]]" = WeakKeyDictionary()
 
 
-def _agreement(model: LoopedModel, num_loops: int, prompt: Tensor) -> list[float]:
-    """How often the model stopped at loop 1, 2, … names the token that it names at the end; measured once for a model.
+def _known(model: LoopedModel) -> dict[tuple[int, tuple[int, ...]], list[float]]:
+    return _agreements.setdefault(model, {})
 
-    It is measured on what the model itself writes, which is what drafts will be of; prompts are harder to foretell.
+
+class Probe:
+    """Learns how often the model stopped at an early loop names the token that the method chooses, from one row's text.
+
+    It keeps the early latents of passes that are run anyway, and reads them out all together when it has seen enough. It
+    looks at what the model itself writes, which is what drafts will be of; prompts are harder to foretell.
     """
-    known = _measured.setdefault(model, {})
-    if num_loops not in known:
-        text = _continued(model, num_loops, prompt[-PROBED:])
-        said = loop_logits(model, text, loops=range(1, num_loops + 1)).argmax(dim=-1)[0]  # [loop, time]
-        written = said[:, min(len(prompt), PROBED) - 1 : -1]
-        known[num_loops] = (written == written[-1]).float().mean(dim=1).tolist()
-    return known[num_loops]
 
+    def __init__(self, draft: SelfDraft, model: LoopedModel, num_loops: int, row: int) -> None:
+        self.model, self.num_loops, self.row = model, num_loops, row
+        self.latents: dict[int, list[Tensor]] = {loop: [] for loop in draft.candidates(num_loops)}  # each [time, width]
+        self.written: list[int] = []
 
-@torch.no_grad()
-def _continued(model: LoopedModel, num_loops: int, prompt: Tensor) -> Tensor:
-    """The prompt and up to `WRITTEN` tokens that the model puts after it: [1, time]."""
-    engine, text, new = Engine(model, num_loops), prompt[None], prompt[None]
-    ends = model.generation_config.eos_token_id if model.generation_config is not None else None
-    for _ in range(min(WRITTEN, model.max_context - len(prompt))):
-        new = engine.read(new)[0].logits.argmax(dim=-1, keepdim=True)
-        text = torch.cat([text, new], dim=1)
-        if ends is not None and bool(torch.isin(new, torch.tensor(ends, device=new.device)).any()):
-            break
-    return text
+    def watch(self, state: LoopState) -> None:
+        if state.loop in self.latents:
+            self.latents[state.loop].append(state.hidden[self.row, -PROBED:].clone())
+
+    def add(self, token: int, last: bool) -> bool:
+        """Take a token of the row, maybe its `last`; whether enough was seen, so that a plan can be made now."""
+        self.written.append(token)
+        if len(self.written) < (ENOUGH // 3 if last else ENOUGH):
+            return False
+        latents = torch.stack([torch.cat(each) for each in self.latents.values()])  # [loops, time, width]
+        read = self.model.read_latents(latents)[:, -len(self.written) :]
+        agreed = self.model.head(read).argmax(dim=-1) == torch.tensor(self.written, device=read.device)  # [loops, written]
+        chances = (agreed.sum(dim=1) + WEIGHT * USUAL) / (len(self.written) + WEIGHT)
+        _known(self.model)[self.num_loops, tuple(self.latents)] = chances.tolist()
+        return True
 
 
 @dataclass
 class DraftReport:
     """What drafting did in one job."""
 
-    loops: int
+    loops: int  # 0 where the rule had not seen enough to choose
     length: int
     rounds: int = 0
+    row_rounds: int = 0  # rounds of rows that had not ended
     plain: int = 0  # passes without a draft, the prompt's included
     proposed: int = 0  # drafted tokens of rows that had not ended
     accepted: int = 0
@@ -130,43 +151,64 @@ class DraftReport:
     @property
     def accepted_length(self) -> float:
         """Tokens that a round gave a row, on average."""
-        row_rounds = self.proposed / max(1, self.length - 1)
-        return self.emitted / row_rounds if row_rounds else 0.0
+        return self.emitted / self.row_rounds if self.row_rounds else 0.0
 
 
 @dataclass
 class Pace:
-    """Whether to draft: not while too few drafts are accepted to pay for the rounds."""
+    """How far to draft next: not at all while too few drafts are accepted to pay for the rounds.
 
-    break_even: float  # tokens that a round must give
-    recent: float = 0.0  # of the last rounds, a running mean
-    trials: int = 0  # rounds since the last pause
+    Whether drafts are accepted is tried by rounds of two tokens, which cost little; two in a row that were accepted are
+    followed by rounds of the full length. What fails is left alone for a while, each time for longer.
+    """
+
+    length: int  # tokens of a full round
+    break_even: float  # tokens that one must give
+    trusted: bool = False
+    passed: int = 0  # trials in a row that were accepted
+    recent: float = 0.0  # tokens of the last full rounds, a running mean
     wait: int = 0  # plain passes until the next trial
     pause: int = 32
 
-    def drafting(self) -> bool:
+    def next(self) -> int:
+        """Tokens of the next round; 1: nothing is drafted."""
         if self.wait > 0:
             self.wait -= 1
-            return False
-        return True
+            return 1
+        return self.length if self.trusted else TRIAL
 
     def saw(self, made: float) -> None:
-        self.recent = made if self.trials == 0 else 0.7 * self.recent + 0.3 * made
-        self.trials += 1
-        if self.recent < self.break_even and (self.trials > 1 or made <= 1):
-            self.wait, self.trials = self.pause, 0
-            self.pause = min(2 * self.pause, 1024)
-        elif self.trials >= 8:
+        """A round of the length that `next` told gave so many tokens to a row, on average."""
+        if not self.trusted:
+            self.passed = self.passed + 1 if made > (1 + TRIAL) / 2 else 0
+            self.trusted, self.recent = self.passed == 2, float(self.length)
+            if self.passed == 0:
+                self._rest()
+            return
+        self.recent = 0.7 * self.recent + 0.3 * made
+        if self.recent < self.break_even:
+            self.trusted, self.passed = False, 0
+            self._rest()
+        elif made >= self.length:
             self.pause = 32
 
+    def _rest(self) -> None:
+        self.wait, self.pause = self.pause, min(2 * self.pause, 1024)
 
-_paces: "WeakKeyDictionary[LoopedModel, dict[tuple[int, Plan], Pace]]" = WeakKeyDictionary()
+
+_paces: "WeakKeyDictionary[LoopedModel, dict[tuple[int, int, int, int], Pace]]" = WeakKeyDictionary()
 
 
-def pace_of(model: LoopedModel, num_loops: int, plan: Plan) -> Pace:
-    """What earlier texts taught about drafting with this model stays known."""
-    break_even = plan.length / max(1.0, plan.gain(model, num_loops, 1.0))
-    return _paces.setdefault(model, {}).setdefault((num_loops, plan), Pace(break_even))
+def pace_of(model: LoopedModel, num_loops: int, plan: Plan, batch: int) -> Pace:
+    """What earlier texts taught about drafting with this model; a plan chosen by rule starts from what the rule expects."""
+    known, key = _paces.setdefault(model, {}), (num_loops, plan.loops, plan.length, batch)
+    if key not in known:
+        pace = Pace(plan.length, plan.length / plan.gain(model, num_loops, 1.0, batch))
+        if plan.expected is not None:
+            pace.trusted, pace.recent = plan.expected > 1, float(plan.length)
+            pace.wait = 0 if pace.trusted else pace.pause
+        known[key] = pace
+    return known[key]
 
 
 def checked_draft(draft: Any, supported: bool, method: str, refused: Sequence[str] = ()) -> None:

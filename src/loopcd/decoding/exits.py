@@ -48,19 +48,22 @@ class _Judge:
         self.counted = counted  # [rows, time] bool, False for padding; None: every token counts
         self.staying: Tensor | None = None  # [rows, time], the gate's probability of still being in the loop
 
-    def leaving(self, before: LoopState, after: LoopState) -> Tensor:
-        """[rows] bool."""
+    def leaving(self, before: LoopState, after: LoopState) -> Tensor | None:
+        """[rows] bool; None: no row leaves."""
         if self.rule.criterion == "gate":
             stop = torch.sigmoid(self.model.gate_logits(after))  # pyright: ignore[reportCallIssue]
             self.staying = 1 - stop if self.staying is None else self.staying * (1 - stop)
+        if after.loop < self.rule.min_loops:
+            return None
+        if self.staying is not None:
             reached = 1 - self._mean(self.staying) >= self.rule.threshold
         else:
             reached = self._mean(relative_change(before.hidden, after.hidden)) < self.rule.threshold
-        return reached if after.loop >= self.rule.min_loops else torch.zeros_like(reached)
+        return reached if bool(reached.any()) else None
 
     def _mean(self, per_token: Tensor) -> Tensor:
         if self.counted is None:
-            return per_token.mean(dim=1)
+            return per_token[:, 0] if per_token.shape[1] == 1 else per_token.mean(dim=1)
         return per_token.masked_fill(~self.counted, 0).sum(dim=1) / self.counted.sum(dim=1)
 
     def keep(self, index: Tensor) -> None:
@@ -91,16 +94,19 @@ def run_loops(
         if judge is None or state.loop == num_loops:
             continue
         leaving = judge.leaving(before, state)
-        if not bool(leaving.any()):
+        if leaving is None:
             continue
+        if ended is None and bool(leaving.all()):  # the usual end of a single row, without the work of telling rows apart
+            if whole.cache is not None:
+                whole.cache.leave(whole.span, state.loop)
+            return state, ran.fill_(state.loop)
         rows = torch.arange(batch, device=device) if state.tokens.span.rows is None else state.tokens.span.rows
         ended = torch.empty_like(state.hidden[:1]).repeat(batch, 1, 1) if ended is None else ended
         gone, staying = leaving.nonzero().squeeze(1), (~leaving).nonzero().squeeze(1)
         ended[rows[gone]] = state.hidden[gone]
         ran[rows[gone].cpu()] = state.loop
         if whole.cache is not None:
-            slots = [model.loop_slots(loop) for loop in range(1, num_loops + 1)]
-            whole.cache.leave(state.tokens.span.keep(gone), state.loop, slots)
+            whole.cache.leave(state.tokens.span.keep(gone), state.loop)
         if not len(staying):
             return LoopState(ended, state.loop, whole), ran
         state = state.keep(staying)

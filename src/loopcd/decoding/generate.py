@@ -1,7 +1,7 @@
 """`loopcd.generate` and `loopcd.stream`: texts in, texts out."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index
 from typing import Any, Literal
 
@@ -28,7 +28,21 @@ class Generation:
     loops: list[int]  # loops run for each token
     contested: int  # tokens at whose position more than one was plausible
     touched: int  # tokens at whose position the method's rule intervened
-    trace: Any = None
+    trace: Any = None  # a LoopTrace, where one was asked for
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What was generated together, as a tracer gets it; lists of equal length."""
+
+    model: LoopedModel
+    tokenizer: Any
+    method: Method
+    num_loops: int | None
+    prompts: list[Prompt]
+    made: list[Generation]
+    numbers: list[int]  # from which draws follow, usually the places in the call
+    init_seeds: list[int | None]  # of the initial states that the texts came from
 
 
 @dataclass(frozen=True)
@@ -77,7 +91,7 @@ class _Request:
         return self.model.max_context - self.method.reserve(self.tokenizer)
 
     def job(self, prompts: Sequence[Sequence[int]], numbers: Sequence[int]) -> Job:
-        """One batch; `numbers` are the prompts' places in the call, from which their draws follow."""
+        """One batch; `numbers` are the prompts' own, from which their draws follow."""
         pad = self._pad()
         ids, mask = pad_left(prompts, pad, self.model.device)
         length = min(ids.shape[1] + self.max_new_tokens, self.room)
@@ -150,27 +164,40 @@ def generate(
     seed: int = 0,
     init_seed: int | None = None,
     batch_size: int = 8,
-    trace: bool = False,
+    trace: Callable[[Batch], Sequence[Any] | None] | None = None,
     num_loops: int | None = None,
+    numbers: Sequence[int] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Any:
     """Continue a prompt (a Generation), or each of a list of prompts (a list of them), by the method.
 
     Prompts of like length run together, `batch_size` at a time; neither that nor their order changes what is made of one.
     `init_seed=None` is Huginn's zero initial state, an integer draws it. `progress` is called with (done, all).
+    What is drawn for a prompt follows from `seed` and its number: its place in the call, unless `numbers` gives others.
+    `trace` is a function that gets each batch and gives its traces. `loopcd.generate` takes True instead (each Generation gets
+    a LoopTrace), or a TraceWriter, to which the traces of each batch then go.
     """
-    if trace:
-        raise ValueError("trace=True: traces of the loops cannot be recorded yet")
+    if trace is not None and not callable(trace):  # tracing comes after decoding, so it is handed in
+        raise ValueError(f"trace={trace!r}: a function of a batch that gives its traces; loopcd.generate takes trace=True")
     checks.whole("batch_size", batch_size, 1)
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
     request = _Request(model, tokenizer, method, max_new_tokens, stops, temperature, top_p, seed, init_seed, num_loops)
     single = isinstance(prompts, str)
     given: Sequence[Prompt] = [prompts] if isinstance(prompts, str) else prompts
     encoded = [request.encode(prompt, "prompt" if single else f"prompts[{i}]") for i, prompt in enumerate(given)]
+    own = range(len(encoded)) if numbers is None else numbers
+    if len(own) != len(encoded):
+        raise ValueError(f"numbers has {len(own)} entries for {len(encoded)} prompts: one a prompt")
     made: dict[int, Generation] = {}
     for batch in _batches(encoded, batch_size, request):
-        rows = method.rows(request.job([encoded[i] for i in batch], batch))
-        made.update({number: request.generation(rows, row) for row, number in enumerate(batch)})
+        rows = method.rows(request.job([encoded[i] for i in batch], [own[i] for i in batch]))
+        texts = [request.generation(rows, row) for row in range(len(batch))]
+        if trace is not None:
+            seeds = rows.init_seeds or [init_seed] * len(batch)
+            traced = ([given[i] for i in batch], texts, [own[i] for i in batch], seeds)
+            traces = trace(Batch(model, tokenizer, method, num_loops, *traced)) or [None] * len(batch)
+            texts = [replace(text, trace=each) for text, each in zip(texts, traces, strict=True)]
+        made.update(zip(batch, texts, strict=True))
         if progress is not None:
             progress(len(made), len(encoded))
     return made[0] if single else [made[i] for i in range(len(encoded))]
@@ -216,3 +243,21 @@ def _pieces(made: Iterator[Any], pieces: TextPieces) -> Iterator[str]:
     rest = pieces.end()
     if rest:
         yield rest
+
+
+def stream_tokens(
+    model: LoopedModel,
+    tokenizer: Any,
+    prompt: Prompt,
+    method: Method = Greedy(),  # noqa: B008 (frozen)
+    *,
+    max_new_tokens: int = 256,
+    stop: str | Sequence[str] = (),
+    num_loops: int | None = None,
+) -> Iterator[tuple[int, int]]:
+    """The tokens of `generate` at temperature 0 as they are made, each with the loops that were run for it."""
+    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    request = _Request(model, tokenizer, method, max_new_tokens, stops, 0.0, 1.0, 0, None, num_loops)
+    method.check(model, num_loops, tokenizer)
+    made = method.steps(request.job([request.encode(prompt, "prompt")], [0]))
+    return ((int(step.tokens[0]), int(step.loops[0])) for step in made if bool(step.going[0]))

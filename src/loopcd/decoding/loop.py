@@ -61,13 +61,9 @@ class Job:
     chunk: int | None = None  # read the prompt in pieces of so many tokens
     numbers: Sequence[int] | None = None  # which prompt of a call each row is, where draws are to follow from that
 
-    def longest_prompt(self) -> Tensor:
-        """[time] of the row with the least padding."""
-        if self.attention_mask is None:
-            return self.input_ids[0]
-        mask = self.attention_mask.bool()
-        row = int(mask.sum(dim=1).argmax())
-        return self.input_ids[row][mask[row]]
+    def longest_row(self) -> int:
+        """The row with the least padding."""
+        return 0 if self.attention_mask is None else int(self.attention_mask.sum(dim=1).argmax())
 
     def engine(self, method: "Method") -> Engine:
         batch, time = self.input_ids.shape
@@ -154,6 +150,7 @@ class Rows:
     scores: tuple[Tensor, ...] | None = None
     logits: tuple[Tensor, ...] | None = None
     drafts: Any = None  # a DraftReport, where a draft was used
+    init_seeds: list[int | None] | None = None  # of each row's initial state, where the method drew it itself
 
 
 def collect(made: Iterator[Step], pad: int, on_step: Callable[[Step], None] | None = None) -> Rows:

@@ -6,14 +6,16 @@ plain logits: processors, stopping criteria, sampling and streamers work as ever
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from loopcd.decoding import checks
+from loopcd.decoding.auto import AutoScorer, candidate_loops
 from loopcd.decoding.draft import DraftReport, SelfDraft, checked_draft
 from loopcd.decoding.engine import Engine
 from loopcd.decoding.exits import EarlyExit
 from loopcd.decoding.loop import Job, Rows, Step, collect, run_custom_generate, steps
 from loopcd.decoding.rounds import drafted_steps
+from loopcd.decoding.rules import most_divergent
 from loopcd.decoding.scoring import GuidedScorer, LoopScorer, NoiseScorer, PlainScorer, Scorer
 from loopcd.decoding.selective import SelectiveScorer, parse_kinds
 from loopcd.models.presets import preset
@@ -82,12 +84,13 @@ class LoopCD(Method):
     """Contrast the last loop (the expert) with an early loop (the amateur), over the expert's plausible tokens.
 
     `amateur_loop` (ℓ_a, counted from 1) and `strength` (λ): the model's preset where None. `plausibility` is α.
+    `amateur_loop="auto"` takes at each token that loop of the first half which diverges most from the expert.
     `coda="own"`: Huginn's amateur is exactly the model stopped at that loop; `"shared"` reads the past through the
     expert's coda entries instead. `where` restricts it to "hard", "easy", "numeric" or "operator" positions or an
     intersection ("hard numeric"). `lazy=False` asks the amateur at every position, also where its answer cannot matter.
     """
 
-    amateur_loop: int | None = None
+    amateur_loop: int | Literal["auto"] | None = None
     strength: float | None = None
     plausibility: float = 0.1
     coda: Coda = "own"
@@ -98,8 +101,10 @@ class LoopCD(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.amateur_loop is not None:
+        if self.amateur_loop is not None and self.amateur_loop != "auto":
             checks.whole("amateur_loop", self.amateur_loop)
+        if self.amateur_loop == "auto" and parse_kinds(self.where):
+            raise ValueError(f'where={self.where!r} takes one amateur for all positions, not amateur_loop="auto"')
         if self.strength is not None:
             checks.number("strength", self.strength, 0)
         checks.share("plausibility", self.plausibility)
@@ -111,9 +116,24 @@ class LoopCD(Method):
 
     def resolve(self, model: LoopedModel, num_loops: int | None = None) -> tuple[int, float]:
         """The amateur's loop and the strength for this model, checked against its depth and the exit rule."""
+        if self.amateur_loop == "auto":
+            raise ValueError('amateur_loop="auto": the loop is another at every token, and one is needed here')
         loops = checked_loops(num_loops, model.num_loops)
         default = preset(model, loops)
         amateur = default.amateur_loop if self.amateur_loop is None else self.amateur_loop
+        self._check_amateur(amateur, loops)
+        return amateur, default.strength if self.strength is None else self.strength
+
+    def settled(self, model: LoopedModel, num_loops: int | None = None) -> "LoopCD":
+        """The same with the model's presets filled in."""
+        if self.amateur_loop != "auto":
+            amateur, strength = self.resolve(model, num_loops)
+            return replace(self, amateur_loop=amateur, strength=strength)
+        loops = checked_loops(num_loops, model.num_loops)
+        self._check_amateur(candidate_loops(loops)[-1], loops)
+        return replace(self, strength=preset(model, loops).strength if self.strength is None else self.strength)
+
+    def _check_amateur(self, amateur: int, loops: int) -> None:
         if not 1 <= amateur <= loops - 1:
             raise ValueError(f"amateur_loop={amateur}: from 1 to {loops - 1}, one less than the {loops} loops that are run")
         if self.exit is not None and self.exit.min_loops <= amateur:
@@ -121,11 +141,13 @@ class LoopCD(Method):
                 f"exit with min_loops={self.exit.min_loops} could leave at or before amateur_loop={amateur}: "
                 f"set EarlyExit(min_loops={amateur + 1}) or more"
             )
-        return amateur, default.strength if self.strength is None else self.strength
 
     def scorer(self, engine: Engine, tokenizer: Any) -> Scorer:
-        amateur, strength = self.resolve(engine.model, engine.num_loops)
-        settings = {"strength": strength, "plausibility": self.plausibility, "lazy": self.lazy}
+        strength = self.settled(engine.model, engine.num_loops).strength
+        settings: dict[str, Any] = {"strength": strength, "plausibility": self.plausibility, "lazy": self.lazy}
+        if self.amateur_loop == "auto":
+            return AutoScorer(engine.model, candidate_loops(engine.num_loops), most_divergent, self.coda, **settings)
+        amateur, _ = self.resolve(engine.model, engine.num_loops)
         kinds = parse_kinds(self.where)
         if not kinds:
             return LoopScorer(engine.model, amateur, self.coda, **settings)

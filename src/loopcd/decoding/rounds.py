@@ -1,17 +1,23 @@
 """Drafting with the model's own early loops: the same tokens, in less time.
 
 A round drafts a few tokens, each by the first loops only. Then the remaining loops are run for all of them at once: the
-drafts' states and their keys of the first loops are those of the verification, so nothing is computed twice. The method's own
-rule judges each position; the tokens up to the first refused draft, and the rule's own choice there, are what the method would
-have chosen one by one. The rest is cropped from the cache. Rows of a batch accept different numbers.
+drafts' states and their keys of the first loops are those of the verification, so nothing is computed twice. Where a readout
+has keys of its own (Huginn's coda), a draft's readout sees the text by what the final readouts left there, and leaves its own
+entries in the same columns, which the verification's readout writes over: drafting keeps nothing beside the plain cache.
+
+The method's own rule judges each position; the tokens up to the first refused draft, and the rule's own choice there, are what
+the method would have chosen one by one. The rest is cropped from the cache. Rows of a batch accept different numbers.
 
 Under sampling the rule's choice is drawn as it would be without a draft, and a draft is accepted if it is that draw: the
 distribution, and with a seed for each row the text, is that of the undrafted method.
 
-A pass over several tokens rounds differently, in the last bits, from passes over one. That can only decide between tokens whose
-scores are nearer than those bits; `DraftReport.near_ties` counts the choices that were nearer than `NEAR`.
+A pass over several tokens rounds differently, in the last bits, from passes over one, as passes of different batch sizes do.
+That can only decide between tokens whose scores are nearer than those bits, or whether a token just at the border is
+plausible. Such a choice is taken as it comes, since neither rounding is the right one; `DraftReport.near_ties` counts the
+choices that were nearer than `NEAR`, and `loopcd bench --what exact` compares whole texts.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,81 +25,105 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from loopcd.decoding.draft import DraftReport, SelfDraft, pace_of
+from loopcd.decoding.draft import TRIAL, DraftReport, Pace, Probe, SelfDraft, pace_of
 from loopcd.decoding.engine import Engine, Reading
 from loopcd.decoding.loop import Job, Step, pick, prefill
-from loopcd.decoding.scoring import Scores
+from loopcd.decoding.scoring import ContrastScorer, Scores
 from loopcd.decoding.texts import Stopper
 from loopcd.models.stages import LoopState
 
 if TYPE_CHECKING:
     from loopcd.decoding.methods import Method
 
-NEAR = 1e-4
+# differences of scores that rounding may decide, by the model's dtype; in float32 passes were seen to differ by 1e-5
+NEAR = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-1}
 
 
 @torch.no_grad()
 def drafted_steps(method: "Method", draft: SelfDraft, job: Job, reports: list[DraftReport]) -> Iterator[Step]:
     """As `loop.steps`, in rounds. A step's `going` marks the rows that got a token by it: rows do not keep step."""
     engine = job.engine(method)
-    if engine.cache.length:
-        raise ValueError("drafting cannot go on from past_key_values: it needs the early states of the whole text")
     if job.sampling.keeps and job.input_ids.shape[0] > 1:
         raise ValueError("output_scores and output_logits with a draft: for one row at a time, since rows do not keep step")
-    plan = draft.plan(engine.model, engine.num_loops, job.longest_prompt())
-    report = DraftReport(plan.loops, plan.length)
-    reports.append(report)
-    rounds = Rounds(method, job, engine, report)
-    pace = pace_of(engine.model, engine.num_loops, plan)
+    rounds = Rounds(method, draft, job, engine)
+    reports.append(rounds.report)
     yield from rounds.plain(prefill(engine, job, rounds.watch)[0])
     while any(rounds.going):
-        length = min(plan.length, rounds.stopper.remaining(rounds.going), engine.model.max_context - engine.cache.length)
-        if length < 2 or (draft.fallback and not pace.drafting()):
+        length = min(rounds.next(), rounds.stopper.remaining(rounds.going), engine.model.max_context - engine.cache.length)
+        if length > 1:
+            yield from rounds.drafted(length)
+        else:
             yield from rounds.plain(engine.read(rounds.unread(), watch=rounds.watch)[0])
-            continue
-        before, rows = report.emitted, sum(rounds.going)
-        yield from rounds.drafted(length)
-        if length == plan.length:
-            pace.saw((report.emitted - before) / rows)
 
 
 class Rounds:
     """A method at work on one job, several tokens at a time."""
 
-    def __init__(self, method: "Method", job: Job, engine: Engine, report: DraftReport) -> None:
-        self.job, self.engine, self.report = job, engine, report
+    def __init__(self, method: "Method", draft: SelfDraft, job: Job, engine: Engine) -> None:
+        self.draft, self.job, self.engine = draft, job, engine
         self.scorer = method.scorer(engine, job.tokenizer)
         self.stopper = Stopper(job.stopping, job.input_ids)
         self.going = [True] * job.input_ids.shape[0]
         self.pending = job.input_ids[:, -1].tolist()  # the last token of each row, chosen but not read
+        self.report = DraftReport(0, 0)
+        self.pace: Pace | None = None  # None while there is no plan
+        self.probe: Probe | None = None
+        if engine.num_loops > 1 or draft.loops is not None:
+            self._plan()
+            if self.pace is None:
+                self.probe = Probe(draft, engine.model, engine.num_loops, job.longest_row())
+
+    def _plan(self) -> None:
+        model, num_loops, batch = self.engine.model, self.engine.num_loops, len(self.going)
+        plan = self.draft.plan(model, num_loops, batch)
+        if plan is not None:
+            self.report.loops, self.report.length = plan.loops, plan.length
+            self.pace = pace_of(model, num_loops, plan, batch)
+
+    def next(self) -> int:
+        """Tokens of the next round, 1 where nothing is to be drafted."""
+        if self.pace is None:
+            return 1
+        return self.pace.next() if self.draft.fallback else self.report.length
 
     def unread(self) -> Tensor:
         return torch.tensor(self.pending, device=self.job.input_ids.device)[:, None]  # [batch, 1]
 
     def watch(self, state: LoopState) -> None:
-        """What a pass without a draft leaves for later drafts: the latents that their readouts will attend to."""
         self.scorer.watch(state)
-        if state.loop == self.report.loops and not self.engine.model.pointwise_readout:
-            self.engine.model.park(state)
+        if self.probe is not None:
+            self.probe.watch(state)
 
     def plain(self, reading: Reading) -> Iterator[Step]:
         """One token for each row, by a pass that ran all loops."""
         self.report.plain += 1
-        return self._settle(reading, drafts=[], length=1)
+        yield from self._settle(reading, drafts=[], length=1)
+        if not all(self.going):
+            self._crop([0] * len(self.going))
+        probe = self.probe
+        if probe is None:
+            return
+        over = not self.going[probe.row]
+        if probe.add(self.pending[probe.row], last=over):
+            self._plan()
+        if over or self.pace is not None:
+            self.probe = None
 
     def drafted(self, length: int) -> Iterator[Step]:
         """Up to `length` tokens for each row."""
         states, drafts = self._draft(length)
-        self.report.rounds += 1
-        self.report.proposed += sum(self.going) * (length - 1)
-        before = _lengths(self.engine) - length
+        report, rows = self.report, sum(self.going)
+        report.rounds += 1
+        report.row_rounds += rows
+        report.proposed += rows * (length - 1)
         counts = [0] * len(self.going)
         for step in self._settle(self._verify(states, length), [draft.tolist() for draft in drafts], length):
             counts = [count + taking for count, taking in zip(counts, step.going.tolist(), strict=True)]
             yield step
-        self.report.emitted += sum(counts)
-        # a row that had ended keeps a column as well, so that every row has one to go on from
-        _crop(self.engine, before + torch.tensor([max(1, count) for count in counts], device=before.device))
+        report.emitted += sum(counts)
+        self._crop([length - count for count in counts])
+        if self.pace is not None and length == (self.pace.length if self.pace.trusted else TRIAL):
+            self.pace.saw(sum(counts) / rows)  # a round that the text's end made shorter teaches nothing
 
     def _draft(self, length: int) -> tuple[list[LoopState], list[Tensor]]:
         """States of `length` tokens after the first loops, and the drafts [batch] that follow all but the last of them."""
@@ -105,9 +135,8 @@ class Rounds:
                 state = model.advance(state)
                 self.scorer.watch(state)
             states.append(state)
-            parked = model.park(state)
             if index + 1 < length:
-                drafts.append(model.head(model.read_parked(parked)[:, -1]).argmax(dim=-1))
+                drafts.append(model.head(model.readout(state)[:, -1]).argmax(dim=-1))
                 token = drafts[-1][:, None]
         return states, drafts
 
@@ -120,11 +149,24 @@ class Rounds:
         hidden = model.readout(state).flatten(0, 1)  # [batch × length, width]
         return Reading(hidden, model.head(hidden).float(), count=length)
 
+    def _crop(self, refused: Sequence[int]) -> None:
+        """Take so many columns off each row. One that has ended falls back to the shortest that goes on: what it holds there
+        does not matter any more, and so it needs no columns beyond the longest text."""
+        cache = self.engine.cache
+        if len(refused) == 1:
+            cache.crop(-refused[0])
+            return
+        lengths = [cache.length] * len(refused) if cache.lengths is None else cache.lengths.tolist()
+        kept = [length - less for length, less in zip(lengths, refused, strict=True)]
+        shortest = min((length for length, going in zip(kept, self.going, strict=True) if going), default=max(kept))
+        kept = [length if going else min(length, shortest) for length, going in zip(kept, self.going, strict=True)]
+        cache.crop_rows(torch.tensor(kept, device=self.job.input_ids.device))
+
     def _settle(self, reading: Reading, drafts: list[list[int]], length: int) -> Iterator[Step]:
         """Choose token after token, in each row as long as its drafts are what was chosen."""
         scores = self.scorer.score(reading, self.engine.cache)
         best = scores.best().view(-1, length) if self.job.sampling.plain else None  # [batch, length]
-        near = _near(scores, length) if length > 1 else None
+        near = self._near(reading, scores) if length > 1 else None
         taking = list(self.going)
         for index in range(length):
             if not any(taking):
@@ -137,6 +179,18 @@ class Rounds:
                 self.going[row] = not self.stopper.add(row, chosen[row])
                 taking[row] = self.going[row] and index + 1 < length and chosen[row] == drafts[index][row]
                 self.report.accepted += taking[row]
+
+    def _near(self, reading: Reading, scores: Scores) -> list[list[bool]]:
+        """[batch][length], the choices that a rounding error could decide."""
+        within = NEAR.get(self.engine.model.dtype, NEAR[torch.float32])
+        near = torch.zeros(reading.logits.shape[0], dtype=torch.bool, device=reading.logits.device)
+        if scores.values.shape[1] > 1:
+            best = scores.values.topk(2, dim=-1).values
+            near |= best[:, 0] - best[:, 1] < within
+        if isinstance(self.scorer, ContrastScorer):
+            border = reading.logits.amax(dim=-1, keepdim=True) + math.log(self.scorer.plausibility)
+            near |= ((reading.logits - border).abs() < within).any(dim=-1)
+        return near.view(-1, reading.count).tolist()
 
     def _choose(self, scores: Scores, best: Tensor | None, index: int, rows: Sequence[bool]) -> tuple[list[int], Tensor | None]:
         """The token of each row in `rows`; row by row where the text or a generator counts, since rows do not keep step."""
@@ -163,26 +217,3 @@ class Rounds:
             processed,
             reading.logits[index::count] if self.job.sampling.keep_logits else None,
         )
-
-
-def _lengths(engine: Engine) -> Tensor:
-    """Columns of each row [batch]."""
-    cache = engine.cache
-    return torch.full((cache.batch,), cache.length) if cache.lengths is None else cache.lengths
-
-
-def _crop(engine: Engine, lengths: Tensor) -> None:
-    if len(lengths) == 1:
-        removed = engine.cache.length - int(lengths[0])
-        if removed:
-            engine.cache.crop(-removed)
-    else:
-        engine.cache.crop_rows(lengths)
-
-
-def _near(scores: Scores, length: int) -> list[list[bool]]:
-    """[batch][length], the choices that a rounding error could decide."""
-    if scores.values.shape[1] < 2:
-        return [[False] * length] * (scores.values.shape[0] // length)
-    best = scores.values.topk(2, dim=-1).values
-    return (best[:, 0] - best[:, 1] < NEAR).view(-1, length).tolist()

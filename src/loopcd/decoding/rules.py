@@ -12,18 +12,38 @@ from torch import Tensor
 IMPOSSIBLE = float("-inf")
 
 
-def plausible(expert: Tensor, plausibility: float) -> Tensor:
-    """V_head = {v : p_e(v) ≥ α · max p_e}, as a mask; `expert` are the logits of p_e, `plausibility` is α."""
-    return expert >= expert.amax(dim=-1, keepdim=True) + math.log(plausibility)
+def plausible(expert: Tensor, plausibility: float | Tensor) -> Tensor:
+    """V_head = {v : p_e(v) ≥ α · max p_e}, as a mask; `expert` are the logits of p_e, `plausibility` is α (or [rows, 1])."""
+    shift = plausibility.log() if isinstance(plausibility, Tensor) else math.log(plausibility)
+    return expert >= expert.amax(dim=-1, keepdim=True) + shift
 
 
-def contrast(expert: Tensor, amateur: Tensor, strength: float, allowed: Tensor) -> Tensor:
+def contrast(expert: Tensor, amateur: Tensor, strength: float | Tensor, allowed: Tensor) -> Tensor:
     """LoopCD: s(v) = log p_e(v) − λ log p_a(v) for v in V_head, −∞ elsewhere; then log softmax(s).
 
-    `expert` are the logits of p_e (loop ℓ_e), `amateur` those of p_a (loop ℓ_a), `strength` is λ, `allowed` is V_head.
+    `expert` are the logits of p_e (loop ℓ_e), `amateur` those of p_a (loop ℓ_a), `allowed` is V_head; `strength` is λ, one
+    for all rows or [rows, 1].
     """
     scores = expert.log_softmax(dim=-1) - strength * amateur.log_softmax(dim=-1)
     return scores.masked_fill(~allowed, IMPOSSIBLE).log_softmax(dim=-1)
+
+
+def jensen_shannon(one: Tensor, other: Tensor, allowed: Tensor) -> Tensor:
+    """JS(p ‖ q) = ½ KL(p ‖ m) + ½ KL(q ‖ m) with m = ½ (p + q), in nats, both normalised over V_head = `allowed`."""
+    log_p, log_q = (logits.masked_fill(~allowed, IMPOSSIBLE).log_softmax(dim=-1) for logits in (one, other))
+    log_m = torch.logaddexp(log_p, log_q) - math.log(2)
+    terms = (log_p.exp() * (log_p - log_m) + log_q.exp() * (log_q - log_m)) / 2
+    return terms.masked_fill(~allowed, 0.0).sum(dim=-1)
+
+
+def most_divergent(early: Tensor, expert: Tensor, allowed: Tensor) -> Tensor:
+    """The amateur's logits [rows, n]: of the loops in `early` [rows, loops, n] that with the largest JS(p_i ‖ p_e) over V_head.
+
+    `expert` are the logits of p_e, `allowed` is V_head, both [rows, n]. Of equally divergent loops the earliest.
+    """
+    divergence = jensen_shannon(early, expert[:, None], allowed[:, None])  # [rows, loops]
+    loop = divergence.argmax(dim=1)
+    return early[torch.arange(len(early), device=early.device), loop]
 
 
 def guidance(conditional: Tensor, unconditional: Tensor, weight: float, allowed: Tensor) -> Tensor:

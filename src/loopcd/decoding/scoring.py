@@ -4,6 +4,7 @@ A `Scorer` is a method at work on one generation: it watches the loops, then sco
 which name the few tokens that are possible; the whole vocabulary is filled in only where somebody needs it.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -39,6 +40,8 @@ class Scores:
         """[batch], the token of the highest score; of equal ones the smallest id, as an argmax over the vocabulary takes."""
         if self.tokens is None:
             return self.values.argmax(dim=-1)
+        if self.tokens.shape[1] == 1:
+            return self.tokens[:, 0]
         highest = self.values == self.values.amax(dim=-1, keepdim=True)
         return self.tokens.masked_fill(~highest, self.vocab).amin(dim=-1)
 
@@ -90,15 +93,27 @@ class ContrastScorer:
         """[batch] bool, the rows among the contested ones in which the rule may intervene."""
         return contested
 
+    def amateur_logits(self, hidden: Tensor, rows: Tensor, tokens: Tensor, expert: Tensor, allowed: Tensor) -> Tensor:
+        """[rows, n], the amateur's logits of these tokens in the rows marked in `rows` [batch]; of those rows also what the
+        expert says and which are plausible, all [rows, n]."""
+        return self._head(hidden[rows], tokens)
+
     def score(self, reading: Reading, cache: LoopCache) -> Scores:
         first = reading.logits.topk(min(2, reading.logits.shape[1]), dim=-1)
-        # the second token is plausible or none beside the first is
-        contested = rules.plausible(first.values, self.plausibility)[:, -1] if first.values.shape[1] > 1 else None
-        if contested is None or (self.lazy and not bool(contested.any())):
+        if first.values.shape[1] == 1 or (self.lazy and self._settled(first.values)):
             nowhere = torch.zeros(reading.logits.shape[0], dtype=torch.bool)
             values, tokens = torch.zeros_like(first.values[:, :1]), first.indices[:, :1]
             return Scores(values, tokens, reading.logits.shape[1], nowhere, nowhere, reading.count)
-        return self._contest(reading, contested)
+        # the second token is plausible or none beside the first is
+        return self._contest(reading, rules.plausible(first.values, self.plausibility)[:, -1])
+
+    def _settled(self, best: Tensor) -> bool:
+        """Whether in every row the second of the two best logits [batch, 2] is implausible, by more than a rounding error.
+
+        It only spares most steps the question; `rules.plausible` answers it wherever it is close.
+        """
+        ahead = -math.log(self.plausibility)
+        return all(first - second > ahead + 1e-6 * (1 + abs(first)) for first, second in best.tolist())
 
     def _contest(self, reading: Reading, contested: Tensor) -> Scores:
         """The scores where in some row several tokens are plausible."""
@@ -111,7 +126,7 @@ class ContrastScorer:
         expert, allowed = logits.gather(1, tokens), allowed.gather(1, tokens)
         amateur = torch.zeros_like(expert)
         if hidden is not None:
-            amateur[touched] = self._head(hidden[touched], tokens[touched])
+            amateur[touched] = self.amateur_logits(hidden, touched, tokens[touched], expert[touched], allowed[touched])
         values = rules.contrast(expert, amateur, self.strength, allowed)
         return Scores(values, tokens, logits.shape[1], contested.cpu(), touched.cpu(), reading.count)
 

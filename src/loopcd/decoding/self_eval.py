@@ -58,7 +58,9 @@ class SelfEval(Method):
         labels = label_ids(job.tokenizer)
         made = [Greedy(exit=self.exit).rows(self._candidate(job, k)) for k in range(self.candidates)]
         judged = torch.stack([self._judge(job, rows, labels) for rows in made])  # [candidates, batch]
-        return _chosen(made, judged.argmax(dim=0), job.pad_token_id or 0)
+        chosen = judged.argmax(dim=0)
+        seeds = [self.seed + index for index in chosen.tolist()] if job.model.has_initial_state else None
+        return replace(_chosen(made, chosen, job.pad_token_id or 0), init_seeds=seeds)
 
     def _candidate(self, job: Job, index: int) -> Job:
         if job.model.has_initial_state:

@@ -73,10 +73,10 @@ class Stopper:
         return any(bool(criterion(self.text(row), None)) for criterion in self.others)  # pyright: ignore
 
     def remaining(self, rows: Sequence[bool]) -> int:
-        """Tokens that the row with the most room may still get, of the rows marked in `rows`."""
+        """Tokens that each of the rows marked in `rows` may still get."""
         if self.longest is None:
             return 2**31
-        return self.longest - min(len(text) for text, wanted in zip(self.texts, rows, strict=True) if wanted)
+        return self.longest - max(len(text) for text, wanted in zip(self.texts, rows, strict=True) if wanted)
 
 
 class TextPieces:

@@ -7,162 +7,19 @@ cropped, also row by row. A model that is read out early through layers with key
 in a `Branch`.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache
+
+from loopcd.models.slots import Slot, Span, column_index, row_index
 
 Exited = Literal["last", "skip"]
 
 GROWTH = 1.5
 BLOCK = 32  # columns are reserved in multiples of this
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The columns that a pass writes: `start` to `stop` in each row, or where rows differ `columns`; of some `rows` only."""
-
-    batch: int
-    start: int
-    stop: int
-    columns: Tensor | None = None  # [rows, time], where rows have different lengths
-    rows: Tensor | None = None  # [rows], the rows that are still in the loop; None: all of the batch
-
-    @property
-    def time(self) -> int:
-        return self.stop - self.start if self.columns is None else self.columns.shape[1]
-
-    def token(self, at: int) -> "Span":
-        """The column of the token at index `at` alone."""
-        if self.columns is not None:
-            columns = self.columns[:, at : at + 1]
-            return replace(self, start=int(columns.min()), stop=int(columns.max()) + 1, columns=columns)
-        start = self.start + at % self.time
-        return replace(self, start=start, stop=start + 1)
-
-    def keep(self, index: Tensor) -> "Span":
-        """The same columns for the rows at `index` of this span's rows."""
-        return replace(
-            self,
-            columns=None if self.columns is None else self.columns[index],
-            rows=index if self.rows is None else self.rows[index],
-        )
-
-
-class Slot(CacheLayerMixin):
-    """Keys and values of one (loop, layer): [batch, heads, capacity, head_dim]; the cache says which columns are in use."""
-
-    is_compileable = False
-    is_croppable = True
-    is_sliding = False
-
-    def __init__(self, cache: "LoopCache") -> None:
-        self._cache = cache
-        self._keys: Tensor | None = None
-        self._values: Tensor | None = None
-
-    @property
-    def is_initialized(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self._keys is not None
-
-    @property
-    def keys(self) -> Tensor | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return None if self._keys is None else self._keys[:, :, : self._cache.length]
-
-    @property
-    def values(self) -> Tensor | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return None if self._values is None else self._values[:, :, : self._cache.length]
-
-    @property
-    def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
-        assert self._keys is not None
-        return self._keys.device
-
-    @property
-    def capacity(self) -> int:
-        return 0 if self._keys is None else self._keys.shape[2]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(x.numel() * x.element_size() for x in (self._keys, self._values) if x is not None)
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self._grow(key_states, value_states, self._cache.span or Span(key_states.shape[0], 0, 0))
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, span: Span | None = None, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Write [rows, heads, time, head_dim] at the span; return all keys and values up to its end."""
-        span = span or self._cache.span
-        if span is None:
-            raise ValueError("the cache has no open span: call LoopCache.open(batch, time) before a pass")
-        if self._keys is None or self._values is None or self._keys.shape[2] < span.stop:
-            self._grow(key_states, value_states, span)
-        assert self._keys is not None and self._values is not None
-        if span.columns is None and span.rows is None:  # the usual case: every row, the same columns
-            self._keys[:, :, span.start : span.stop] = key_states
-            self._values[:, :, span.start : span.stop] = value_states
-            return self._keys[:, :, : span.stop], self._values[:, :, : span.stop]
-        rows = _row_index(span, self._keys.device)
-        columns = _column_index(span, self._keys.device)
-        self._keys[rows, :, columns] = key_states.transpose(1, 2)  # [rows, time, heads, head_dim]
-        self._values[rows, :, columns] = value_states.transpose(1, 2)
-        if span.rows is None:
-            return self._keys[:, :, : span.stop], self._values[:, :, : span.stop]
-        return self._keys[span.rows, :, : span.stop], self._values[span.rows, :, : span.stop]
-
-    def read(self, span: Span) -> tuple[Tensor, Tensor]:
-        """What stands at the span: [rows, time, heads, head_dim] of keys and of values."""
-        assert self._keys is not None and self._values is not None
-        rows, columns = _row_index(span, self._keys.device), _column_index(span, self._keys.device)
-        return self._keys[rows, :, columns], self._values[rows, :, columns]
-
-    def _grow(self, key_states: Tensor, value_states: Tensor, span: Span) -> None:
-        capacity = self._cache.capacity_for(span.stop, self.capacity)
-        self._keys = _enlarged(self._keys, key_states, span.batch, capacity)
-        self._values = _enlarged(self._values, value_states, span.batch, capacity)
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self._cache.length + query_length, 0
-
-    def get_seq_length(self) -> int:
-        return self._cache.length
-
-    def get_max_length(self) -> int:
-        return -1
-
-    get_max_cache_shape = get_max_length  # the older name of the same question
-
-    def select(self, index: Tensor) -> None:
-        """Keep, repeat or reorder rows."""
-        if self._keys is not None and self._values is not None:
-            self._keys = self._keys.index_select(0, index.to(self._keys.device))
-            self._values = self._values.index_select(0, index.to(self._values.device))
-
-    def reset(self) -> None:
-        self._keys = self._values = None
-
-
-def _row_index(span: Span, device: torch.device) -> Tensor:
-    rows = torch.arange(span.batch, device=device) if span.rows is None else span.rows
-    return rows[:, None]  # [rows, 1]
-
-
-def _column_index(span: Span, device: torch.device) -> Tensor:
-    if span.columns is not None:
-        return span.columns  # [rows, time]
-    return torch.arange(span.start, span.stop, device=device)[None]  # [1, time]
-
-
-def _enlarged(old: Tensor | None, like: Tensor, batch: int, capacity: int) -> Tensor:
-    # zeros, not empty: a column that a row does not use is weighted by 0, and 0 × NaN would be NaN
-    new = like.new_zeros(batch, like.shape[1], capacity, like.shape[3])
-    if old is not None:
-        new[:, :, : old.shape[2]] = old
-    return new
 
 
 class Branch:
@@ -191,7 +48,7 @@ class Branch:
         if span.columns is None:
             self.latents[:, span.start : span.stop] = hidden
         else:
-            self.latents[_row_index(span, hidden.device), span.columns] = hidden
+            self.latents[row_index(span, hidden.device), span.columns] = hidden
         self.whole = self.whole and span.start <= self.kept
         self.kept = max(self.kept, span.stop)
 
@@ -234,6 +91,39 @@ class Branch:
         return 0 if self.latents is None else self.latents.numel() * self.latents.element_size()
 
 
+class Reach:
+    """How many columns of each row have entries at each loop, once tokens left early.
+
+    The columns beyond are those of tokens that had left before that loop. They get their last computed entries there only
+    when a later token of the row enters the loop, which most loops beyond the usual exit never see.
+    """
+
+    def __init__(self, span: Span, loop: int) -> None:
+        """Tokens of this pass, before which none left early, leave after `loop` loops."""
+        self.base = span.starts()  # at loops that no pass has entered since
+        self.by_loop = {each: [start + span.time for start in self.base] for each in range(1, loop + 1)}
+
+    def enter(self, span: Span, loop: int) -> list[tuple[int, slice]]:
+        """Note that the span's tokens run loop `loop`; the rows and columns that they will miss there."""
+        reached = self.by_loop.setdefault(loop, list(self.base))
+        missing = []
+        for row, start in zip(range(span.batch) if span.rows is None else span.rows.tolist(), span.starts(), strict=True):
+            if reached[row] < start:
+                missing.append((row, slice(reached[row], start)))
+            reached[row] = start + span.time
+        return missing
+
+    def crop(self, lengths: Sequence[int]) -> None:
+        self._each(lambda reached: [min(pair) for pair in zip(reached, lengths, strict=True)])
+
+    def select(self, index: Sequence[int]) -> None:
+        self._each(lambda reached: [reached[row] for row in index])
+
+    def _each(self, change: Callable[[list[int]], list[int]]) -> None:
+        self.base = change(self.base)
+        self.by_loop = {loop: change(reached) for loop, reached in self.by_loop.items()}
+
+
 class LoopCache(Cache):
     """A transformers `Cache` with one slot per (loop, layer).
 
@@ -253,7 +143,8 @@ class LoopCache(Cache):
         self.lengths: Tensor | None = None  # [batch], where rows have different lengths
         self.span: Span | None = None  # what the pass under way writes
         self.valid: Tensor | None = None  # [batch, length] bool, False for padding; None: no padding
-        self.depths: Tensor | None = None  # [batch, length] loops each column ran; None: nothing left early
+        self.depths: Tensor | None = None  # "skip": [batch, length] loops each column ran; None: nothing left early
+        self.reach: Reach | None = None  # "last": which loops' columns are not filled in; None: nothing left early
         self.branches: dict[Any, Branch] = {}
 
     def open(self, batch: int, time: int, padding: Tensor | None = None) -> Span:
@@ -272,7 +163,7 @@ class LoopCache(Cache):
             self.depths = _extended(self.depths, span.stop, fill=_FULL_DEPTH)
             # a column that a longer row still reaches may hold the depth of a token that this row had cropped
             device = self.depths.device
-            self.depths[_row_index(span, device), _column_index(span, device)] = _FULL_DEPTH
+            self.depths[row_index(span, device), column_index(span, device)] = _FULL_DEPTH
         self.length, self.span = span.stop, span
         return span
 
@@ -283,7 +174,7 @@ class LoopCache(Cache):
             self.valid = torch.ones(span.batch, span.start, dtype=torch.bool, device=padding.device)
         self.valid = _extended(self.valid, span.stop, fill=True)
         if padding is not None:
-            self.valid[_row_index(span, padding.device), _column_index(span, padding.device)] = padding
+            self.valid[row_index(span, padding.device), column_index(span, padding.device)] = padding
 
     def slot(self, index: int) -> Slot:
         while len(self.layers) <= index:
@@ -301,18 +192,24 @@ class LoopCache(Cache):
             self.branches[name] = Branch(self, slots)
         return self.branches[name]
 
-    def leave(self, span: Span, loop: int, slots: Sequence[Sequence[int]]) -> None:
-        """Note that the span's tokens left after `loop` loops; `slots[r]` are the slots of loop r + 1, up to the last."""
+    def leave(self, span: Span, loop: int) -> None:
+        """Note that the span's tokens, some of those of the open pass, left after `loop` loops."""
         if self.exited == "last":
-            for source, *later in zip(*slots[loop - 1 :], strict=True):
-                keys, values = self.slot(source).read(span)  # [rows, time, heads, head_dim]
-                for target in later:
-                    self.slot(target).update(keys.transpose(1, 2), values.transpose(1, 2), span)
+            if self.reach is None:
+                self.reach = Reach(self.span or span, loop)
             return
         device = next(slot.device for slot in self._all_slots() if slot.is_initialized)
         if self.depths is None:
             self.depths = torch.full((self.batch, self.length), _FULL_DEPTH, dtype=torch.int32, device=device)
-        self.depths[_row_index(span, device), _column_index(span, device)] = loop
+        self.depths[row_index(span, device), column_index(span, device)] = loop
+
+    def enter(self, span: Span, loop: int, slots: Sequence[int], before: Sequence[int]) -> None:
+        """Before the span's tokens run loop `loop`: fill in, by the entries of the loop before, what they will miss there."""
+        if self.reach is None:
+            return
+        for row, columns in self.reach.enter(span, loop):
+            for source, target in zip(before, slots, strict=True):
+                self.slot(target).take_over(self.slot(source), row, columns, span)
 
     def seen_at(self, loop: int) -> Tensor | None:
         """[batch, length] columns that have keys at this loop, or None if all have."""
@@ -336,6 +233,8 @@ class LoopCache(Cache):
         """Keep `lengths[b]` columns of row b: what each row accepted of a draft."""
         self._crop_columns(int(lengths.max()))
         self.lengths = None if bool((lengths == self.length).all()) else lengths
+        if self.reach is not None:
+            self.reach.crop(lengths.tolist())
         for branch in self.branches.values():
             branch.crop_rows(lengths)
 
@@ -343,6 +242,8 @@ class LoopCache(Cache):
         self.length, self.span = length, None
         self.valid = None if self.valid is None else self.valid[:, :length]
         self.depths = None if self.depths is None else self.depths[:, :length]
+        if self.reach is not None:
+            self.reach.crop([length] * self.batch)
         for branch in self.branches.values():
             branch.crop(length)
 
@@ -364,6 +265,8 @@ class LoopCache(Cache):
         self.valid = None if self.valid is None else self.valid[index.to(self.valid.device)]
         self.depths = None if self.depths is None else self.depths[index.to(self.depths.device)]
         self.lengths = None if self.lengths is None else self.lengths[index.to(self.lengths.device)]
+        if self.reach is not None:
+            self.reach.select(index.tolist())
         self.batch, self.span = len(index), None
 
     def reorder_cache(self, beam_idx: Tensor) -> None:

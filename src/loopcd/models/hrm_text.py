@@ -60,7 +60,7 @@ class LoopedHrmText(LoopedModel, HrmTextForCausalLM):
             tokens.cache.span = tokens.span  # transformers' layers write where the cache's open span says
         offset, per_stack = self.loop_slots(state.loop + 1)[0], self.config.num_layers_per_stack or 0
         shared = {
-            "attention_mask": _additive(tokens.mask_at(state.loop + 1), self),
+            "attention_mask": _additive(self.enter(tokens, state.loop + 1), self),
             "past_key_values": tokens.cache,
             "position_embeddings": tokens.rotary,
         }

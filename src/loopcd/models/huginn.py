@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers import initialization as init
 
-from loopcd.models.cache import Branch, LoopCache, Slot, Span
+from loopcd.models.cache import Branch, LoopCache
 from loopcd.models.configs import HuginnConfig
 from loopcd.models.layers import LoopedLayer, RMSNorm, RotaryTable, rotate_neighbours
+from loopcd.models.slots import Slot, Span
 from loopcd.models.stages import Coda, LoopedModel, LoopState, Pass, checked_loops, positions_of
 
 
@@ -175,7 +176,7 @@ class HuginnForCausalLM(LoopedModel):
         assert tokens.injected is not None
         x = self.transformer["adapter"](torch.cat([state.hidden, tokens.injected], dim=-1))
         slots = _slots(tokens.cache, self.loop_slots(state.loop + 1))
-        mask = tokens.mask_at(state.loop + 1)
+        mask = self.enter(tokens, state.loop + 1)
         x = _through(self.transformer["core_block"], x, tokens.rotary, mask, slots, tokens.span)
         return LoopState(x, state.loop + 1, tokens)
 
@@ -226,6 +227,11 @@ class HuginnForCausalLM(LoopedModel):
             places = [(state, at) for state in parked.states for at in range(state.hidden.shape[1])]
             return torch.cat([self._read_shared(state, at) for state, at in places[-count:]], dim=1)
         return self._catch_up(parked.branch, parked.states[-1].tokens, count)
+
+    def read_latents(self, latents: Tensor) -> Tensor:
+        tokens, position_ids = self.open_pass(latents, None, None, None)
+        rotary = self.rotary(position_ids, tokens.length, torch.float32)
+        return self._coda(latents, rotary, tokens.mask, [None] * len(self._coda_slots), tokens.span)
 
     def _catch_up(self, branch: Branch, tokens: Pass, count: int) -> Tensor:
         """Send what is due through the coda of this branch, and give the last `count` tokens' readouts."""

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from loopcd.models.cache import Slot, Span
+from loopcd.models.slots import Slot, Span
 
 
 class RMSNorm(nn.Module):

@@ -149,7 +149,7 @@ class OuroForCausalLM(LoopedModel):
 
     def advance(self, state: LoopState) -> LoopState:
         x, tokens, loop = state.hidden, state.tokens, state.loop + 1
-        mask = tokens.mask_at(loop)
+        mask = self.enter(tokens, loop)
         for layer, index in zip(self.model.layers, self.loop_slots(loop), strict=True):
             x = layer(x, tokens.rotary, mask, None if tokens.cache is None else tokens.cache.slot(index), tokens.span)
         return LoopState(self.model.norm(x), loop, tokens)

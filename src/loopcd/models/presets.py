@@ -52,8 +52,12 @@ def preset(model: LoopedModel, num_loops: int | None = None) -> Preset:
     and 1 are one and two loops completed, and the fixed setting is amateur_loop=2. For the other reading pass
     `amateur_loop=1`.
     """
-    loops = num_loops or model.num_loops
-    if model.config.model_type == "ouro":
+    return preset_for(model.config.model_type, num_loops or model.num_loops)
+
+
+def preset_for(model_type: str, loops: int) -> Preset:
+    """`preset`, where there is a configuration but no model."""
+    if model_type == "ouro":
         return Preset(2 if loops == 4 else max(1, loops // 4), 0.2)
     return Preset(max(1, loops // 4), 0.3)
 

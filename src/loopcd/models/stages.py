@@ -22,10 +22,11 @@ from transformers import GenerationMixin, PreTrainedModel
 from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from loopcd.models.cache import LoopCache, Span
+from loopcd.models.cache import LoopCache
 from loopcd.models.checkpoint import weight_files
 from loopcd.models.layers import LoopedLayer, causal_mask
 from loopcd.models.memory import check_memory
+from loopcd.models.slots import Span
 
 Coda = Literal["own", "shared"]
 
@@ -176,6 +177,10 @@ class LoopedModel(PreTrainedModel, GenerationMixin):
         """What the head would read for the last `count` tokens, had the model stopped there: [batch, count, width]."""
         return parked[:, -count:]
 
+    def read_latents(self, latents: Tensor) -> Tensor:
+        """What the head would read of whole texts' latents [texts, time, width], at whatever loops they are."""
+        return latents
+
     # -- helpers for the families -------------------------------------------------------------------------------------
 
     def open_pass(
@@ -206,6 +211,12 @@ class LoopedModel(PreTrainedModel, GenerationMixin):
             raise ValueError(f"{span.stop} tokens do not fit the model's context of {self.max_context}")
         mask = self.make_mask(span, valid, embeddings.device)
         return Pass(span, cache, mask, rotary=position_ids, length=length), position_ids
+
+    def enter(self, tokens: Pass, loop: int) -> Tensor | None:
+        """Make ready what the tokens see at loop `loop`, also of tokens that left before it; the mask of it."""
+        if tokens.cache is not None and tokens.cache.reach is not None and loop > 1:
+            tokens.cache.enter(tokens.span, loop, self.loop_slots(loop), self.loop_slots(loop - 1))
+        return tokens.mask_at(loop)
 
     def make_mask(self, span: Span, valid: Tensor | None, device: torch.device) -> Tensor | None:
         """What the span's tokens see, in the form that the family's attention takes."""

@@ -1,0 +1,82 @@
+"""vLLM on the built-in models: what LoopCD costs there, and how its speed compares with the local engine's.
+
+All engines live in this process and take turns. "greedy" has an engine of its own that carries no amateur loop, so that
+the ratio holds all that LoopCD costs: the amateur's coda and its slots, its head, and the contrast.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from loopcd.bench.jobs import Subject, token_count
+from loopcd.bench.timing import Sample, Stopwatch, Task, alternately, rates, ratio
+from loopcd.decoding import Greedy, LoopCD, Method
+from loopcd.models.loading import load
+from loopcd.serving.vllm.engine import VLLMEngine
+from loopcd.serving.vllm.options import EngineOptions
+
+RATIOS = {
+    "loopcd/greedy": ("vllm loopcd", "vllm greedy"),
+    "carried/greedy": ("vllm greedy, amateur carried", "vllm greedy"),
+    "vllm/local, greedy": ("vllm greedy", "local greedy"),
+    "vllm/local, loopcd": ("vllm loopcd", "local loopcd"),
+}
+
+
+def bench_vllm(
+    names: Sequence[str], batch: int, rounds: int, tokens: int, eager: bool, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """By model: tokens a second of each engine and method, and the ratios. Every text has `tokens` tokens."""
+    found = {}
+    for name in names:
+        say(f"vllm: {name}, starting the engines")
+        model, tokenizer = load(name)
+        subject = Subject(name, model, None, tokens)  # without a tokenizer nothing ends a text early
+        prompts = Subject(name, model, tokenizer, tokens).prompts(batch)
+        started = {"max_num_seqs": batch, "enable_prefix_caching": False, "enforce_eager": eager}
+        plain = VLLMEngine.load(EngineOptions(name, amateur_loops=()), **started)
+        carrying = VLLMEngine.load(EngineOptions(name), **started)
+        tasks: dict[str, Task] = {
+            "vllm greedy": _vllm(plain, Greedy(), prompts, tokens),
+            "vllm greedy, amateur carried": _vllm(carrying, Greedy(), prompts, tokens),
+            "vllm loopcd": _vllm(carrying, LoopCD(), prompts, tokens),
+            "local greedy": _local(subject, Greedy(), prompts),
+            "local loopcd": _local(subject, LoopCD(), prompts),
+        }
+        say(f"vllm: {name}, {rounds} rounds")
+        samples = alternately(tasks, rounds)
+        device = plain.machine()["device"]
+        cpu = device == "cpu"  # on a device of its own only the clock on the wall sees the work
+        found[name] = {
+            "batch": batch,
+            "device": device,
+            "eager": eager,
+            "clock": "cpu" if cpu else "wall",
+            "ratios": {key: asdict(ratio(samples[of], samples[to], cpu)) for key, (of, to) in RATIOS.items()},
+            "tokens_per_cpu_second" if cpu else "tokens_per_second": {
+                key: asdict(rates(each, cpu)) for key, each in samples.items()
+            },
+        }
+    return found
+
+
+def _vllm(engine: VLLMEngine, method: Method, prompts: Sequence[Sequence[int]], tokens: int) -> Task:
+    params = [engine.params(tokens, ignore_eos=True, extra_args=engine.extra_args(method))] * len(prompts)
+
+    def run() -> Sample:
+        watch = Stopwatch()
+        with watch.running():
+            made = engine.workers.generate(prompts, params)
+        return watch.sample(sum(len(each.outputs[0].token_ids) for each in made))
+
+    return run
+
+
+def _local(subject: Subject, method: Method, prompts: Sequence[Sequence[int]]) -> Task:
+    def run() -> Sample:
+        job, watch = subject.job(prompts), Stopwatch()
+        with watch.running():
+            rows = method.rows(job)
+        return watch.sample(token_count(rows))
+
+    return run

@@ -1,0 +1,49 @@
+"""LoopCD with an amateur that is chosen anew at every token, from several early loops."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from loopcd.decoding.engine import Reading
+from loopcd.decoding.scoring import ContrastScorer, Scores
+from loopcd.models.cache import LoopCache
+from loopcd.models.stages import Coda, LoopedModel, LoopState
+
+# early [rows, loops, n], expert [rows, n], plausible [rows, n] -> the amateur's logits [rows, n]
+AmateurRule = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def candidate_loops(num_loops: int) -> range:
+    """The loops among which an amateur is chosen: the first half, later ones being too near to the expert."""
+    return range(1, max(1, num_loops // 2) + 1)
+
+
+class AutoScorer(ContrastScorer):
+    """The amateur is what `rule` makes of what the early `loops` say about the plausible tokens."""
+
+    def __init__(self, model: LoopedModel, loops: range, rule: AmateurRule, coda: Coda = "own", **settings: Any) -> None:
+        super().__init__(model, **settings)
+        self.rule = rule
+        self.coda: Coda = coda
+        self.loops = loops
+        self.parked: dict[int, list[Any]] = {loop: [] for loop in loops}  # since the last token was chosen
+
+    def watch(self, state: LoopState) -> None:
+        if state.loop in self.parked and self.strength > 0:
+            self.parked[state.loop].append(self.model.park(state, self.coda))
+
+    def amateur_hidden(self, reading: Reading) -> Tensor:
+        """[batch, loops, width]"""
+        joined = (self.model.join_parked(self.parked[loop]) for loop in self.loops)
+        return torch.stack([self.model.read_parked(each, reading.count).flatten(0, 1) for each in joined], dim=1)
+
+    def amateur_logits(self, hidden: Tensor, rows: Tensor, tokens: Tensor, expert: Tensor, allowed: Tensor) -> Tensor:
+        said = [self._head(hidden[rows, loop], tokens) for loop in range(hidden.shape[1])]
+        return self.rule(torch.stack(said, dim=1), expert, allowed)
+
+    def score(self, reading: Reading, cache: LoopCache) -> Scores:
+        scores = super().score(reading, cache)
+        self.parked = {loop: [] for loop in self.loops}
+        return scores

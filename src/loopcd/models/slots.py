@@ -1,0 +1,170 @@
+"""Where keys and values are kept: a `Slot` for each (loop, layer), and the `Span` of columns that a pass writes there."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import CacheLayerMixin
+
+if TYPE_CHECKING:
+    from loopcd.models.cache import LoopCache
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The columns that a pass writes: `start` to `stop` in each row, or where rows differ `columns`; of some `rows` only."""
+
+    batch: int
+    start: int
+    stop: int
+    columns: Tensor | None = None  # [rows, time], where rows have different lengths
+    rows: Tensor | None = None  # [rows], the rows that are still in the loop; None: all of the batch
+
+    @property
+    def time(self) -> int:
+        return self.stop - self.start if self.columns is None else self.columns.shape[1]
+
+    def starts(self) -> list[int]:
+        """The first column of each of the span's rows."""
+        if self.columns is not None:
+            return self.columns[:, 0].tolist()
+        return [self.start] * (self.batch if self.rows is None else len(self.rows))
+
+    def token(self, at: int) -> "Span":
+        """The column of the token at index `at` alone."""
+        if self.columns is not None:
+            columns = self.columns[:, at : at + 1]
+            return replace(self, start=int(columns.min()), stop=int(columns.max()) + 1, columns=columns)
+        start = self.start + at % self.time
+        return replace(self, start=start, stop=start + 1)
+
+    def keep(self, index: Tensor) -> "Span":
+        """The same columns for the rows at `index` of this span's rows."""
+        return replace(
+            self,
+            columns=None if self.columns is None else self.columns[index],
+            rows=index if self.rows is None else self.rows[index],
+        )
+
+
+class Slot(CacheLayerMixin):
+    """Keys and values of one (loop, layer): [batch, heads, capacity, head_dim]; the cache says which columns are in use."""
+
+    is_compileable = False
+    is_croppable = True
+    is_sliding = False
+
+    def __init__(self, cache: "LoopCache") -> None:
+        self._cache = cache
+        self._keys: Tensor | None = None
+        self._values: Tensor | None = None
+
+    @property
+    def is_initialized(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._keys is not None
+
+    @property
+    def keys(self) -> Tensor | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return None if self._keys is None else self._keys[:, :, : self._cache.length]
+
+    @property
+    def values(self) -> Tensor | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return None if self._values is None else self._values[:, :, : self._cache.length]
+
+    @property
+    def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
+        assert self._keys is not None
+        return self._keys.device
+
+    @property
+    def capacity(self) -> int:
+        return 0 if self._keys is None else self._keys.shape[2]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(x.numel() * x.element_size() for x in (self._keys, self._values) if x is not None)
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self._grow(key_states, value_states, self._cache.span or Span(key_states.shape[0], 0, 0))
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, span: Span | None = None, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write [rows, heads, time, head_dim] at the span; return all keys and values up to its end."""
+        span = span or self._cache.span
+        if span is None:
+            raise ValueError("the cache has no open span: call LoopCache.open(batch, time) before a pass")
+        if self._keys is None or self._values is None or self._keys.shape[2] < span.stop:
+            self._grow(key_states, value_states, span)
+        assert self._keys is not None and self._values is not None
+        if span.columns is None and span.rows is None:  # the usual case: every row, the same columns
+            self._keys[:, :, span.start : span.stop] = key_states
+            self._values[:, :, span.start : span.stop] = value_states
+            return self._keys[:, :, : span.stop], self._values[:, :, : span.stop]
+        rows = row_index(span, self._keys.device)
+        columns = column_index(span, self._keys.device)
+        self._keys[rows, :, columns] = key_states.transpose(1, 2)  # [rows, time, heads, head_dim]
+        self._values[rows, :, columns] = value_states.transpose(1, 2)
+        if span.rows is None:
+            return self._keys[:, :, : span.stop], self._values[:, :, : span.stop]
+        return self._keys[span.rows, :, : span.stop], self._values[span.rows, :, : span.stop]
+
+    def read(self, span: Span) -> tuple[Tensor, Tensor]:
+        """What stands at the span: [rows, time, heads, head_dim] of keys and of values."""
+        assert self._keys is not None and self._values is not None
+        rows, columns = row_index(span, self._keys.device), column_index(span, self._keys.device)
+        return self._keys[rows, :, columns], self._values[rows, :, columns]
+
+    def take_over(self, source: "Slot", row: int, columns: slice, span: Span) -> None:
+        """Copy the entries of these columns of a row from another slot; the pass under way is that of `span`."""
+        assert source._keys is not None and source._values is not None
+        if self._keys is None or self._values is None or self._keys.shape[2] < span.stop:
+            self._grow(source._keys, source._values, span)
+        assert self._keys is not None and self._values is not None
+        self._keys[row, :, columns] = source._keys[row, :, columns]
+        self._values[row, :, columns] = source._values[row, :, columns]
+
+    def _grow(self, key_states: Tensor, value_states: Tensor, span: Span) -> None:
+        capacity = self._cache.capacity_for(span.stop, self.capacity)
+        self._keys = _enlarged(self._keys, key_states, span.batch, capacity)
+        self._values = _enlarged(self._values, value_states, span.batch, capacity)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self._cache.length + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self._cache.length
+
+    def get_max_length(self) -> int:
+        return -1
+
+    get_max_cache_shape = get_max_length  # the older name of the same question
+
+    def select(self, index: Tensor) -> None:
+        """Keep, repeat or reorder rows."""
+        if self._keys is not None and self._values is not None:
+            self._keys = self._keys.index_select(0, index.to(self._keys.device))
+            self._values = self._values.index_select(0, index.to(self._values.device))
+
+    def reset(self) -> None:
+        self._keys = self._values = None
+
+
+def row_index(span: Span, device: torch.device) -> Tensor:
+    rows = torch.arange(span.batch, device=device) if span.rows is None else span.rows
+    return rows[:, None]  # [rows, 1]
+
+
+def column_index(span: Span, device: torch.device) -> Tensor:
+    if span.columns is not None:
+        return span.columns  # [rows, time]
+    return torch.arange(span.start, span.stop, device=device)[None]  # [1, time]
+
+
+def _enlarged(old: Tensor | None, like: Tensor, batch: int, capacity: int) -> Tensor:
+    # zeros, not empty: a column that a row does not use is weighted by 0, and 0 × NaN would be NaN
+    new = like.new_zeros(batch, like.shape[1], capacity, like.shape[3])
+    if old is not None:
+        new[:, :, : old.shape[2]] = old
+    return new
