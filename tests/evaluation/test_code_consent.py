@@ -40,16 +40,25 @@ def test_an_interpreter_without_evalplus(tmp_path: Path) -> None:
 
 
 def test_an_evalplus_that_breaks_off(tmp_path: Path) -> None:
-    said = '{"isolation": "x", "enough": true, "versions": "0"}'
+    said = '{"level": "x", "isolation": "x", "enough": true, "versions": "0"}'
     python = fake_python(tmp_path, f"echo '{said}'; echo 'out of luck' >&2")
     with pytest.raises(ValueError, match=r"ended early with 1 programs not graded: out of luck"):
         grade("humaneval", [], [Program("a", "b")], CodeSettings(python=python))
 
 
-def test_workers_must_be_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOOPCD_CODE_WORKERS", "many")
-    with pytest.raises(ValueError, match="LOOPCD_CODE_WORKERS='many'"):
-        CodeSettings.from_environment()
+def test_one_worker_that_fails_ends_the_others(tmp_path: Path) -> None:
+    """Else this would wait for the one that sleeps."""
+    python = fake_python(
+        tmp_path, 'read head; read line; case "$line" in *bad*) echo broken >&2; exit 1;; esac; exec sleep 900'
+    )
+    programs = [Program("a", "good"), Program("a", "bad")]
+    with pytest.raises(ValueError, match="ended early with 1 programs not graded"):
+        grade("humaneval", [], programs, CodeSettings(python=python, workers=2))
+
+
+def test_workers_must_be_some() -> None:
+    with pytest.raises(ValueError, match="--code-workers 0: a whole number of at least 1"):
+        CodeSettings(workers=0)
 
 
 def test_the_filter_knows_every_call_on_both_machines() -> None:

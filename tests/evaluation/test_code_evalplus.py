@@ -1,18 +1,25 @@
-"""Programs graded by EvalPlus, on a few problems written for this test. Needs EvalPlus in this interpreter, or in the one
-that LOOPCD_EVALPLUS_PYTHON names: `make setup` installs it without the API clients that it asks for."""
+"""Programs graded by EvalPlus, on a few problems written for this test. Needs EvalPlus in this interpreter: `make setup`
+installs it without the API clients that it asks for."""
 
 import gzip
 import json
-import os
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from evaluation.fakes import FakeEngine
+from loopcd.decoding import Generation, Greedy, Method
 from loopcd.evaluation.code.bridge import CodeSettings, Program, Report, check, grade
 from loopcd.evaluation.code.gold import ceiling
 from loopcd.evaluation.code.isolation.limits import Limits
+from loopcd.evaluation.engine import Request
+from loopcd.evaluation.evaluate import evaluate
+from loopcd.evaluation.plan import RunPlan
+from loopcd.evaluation.specs import parse_methods
+from loopcd.evaluation.tables import note
 from loopcd.evaluation.task import Task, TaskOptions
 from loopcd.evaluation.tasks import code_tasks
 
@@ -72,7 +79,7 @@ WRITTEN = {
 
 def settings(**changes: Any) -> CodeSettings:
     limits = Limits(seconds=30, memory=2048 << 20)
-    return replace(CodeSettings(python=os.environ.get("LOOPCD_EVALPLUS_PYTHON"), workers=1, limits=limits), **changes)
+    return replace(CodeSettings(workers=1, limits=limits), **changes)
 
 
 @pytest.fixture(scope="module")
@@ -110,31 +117,47 @@ def data_folder(folder: Path, dataset: Any, *problems: dict[str, Any]) -> Path:
     return folder
 
 
-def test_the_task_grades_reports_the_ceiling_and_keeps_it(
+@dataclass(frozen=True)
+class SwapEngine(FakeEngine):
+    """Greedy writes the function as it should be, every other method a wrong one."""
+
+    def complete(self, prompts: Sequence[str], method: Method, request: Request) -> list[Generation]:
+        text = f"\ndef swap(pair):\n    return pair{'[::-1]' if isinstance(method, Greedy) else ''}\n"
+        return [Generation(text, [1], "stop", [4], 0, 0) for _ in prompts]
+
+
+def test_an_evaluation_is_graded_beside_its_ceiling(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     broken = {**SWAP, "task_id": "Mbpp/9004", "canonical_solution": "\ndef swap(pair):\n    return object()\n"}
     data = data_folder(tmp_path, "mbpp", SWAP, broken)
-    task = code_tasks.make("mbpp", TaskOptions(data=data, allow_code_execution=True))
+    task = code_tasks.make("mbpp", TaskOptions(data=data, code=settings()))
     assert isinstance(task, Task)
     assert "isolation in force: " in capsys.readouterr().err
-    right = "\ndef swap(pair):\n    return pair[::-1]\n"
-    assert task.grade(task.items, [right, right]) == [{"base": True, "plus": True}, {"base": False, "plus": False}]
-    assert "pass base 1 and plus 1 of these 2 here (not Mbpp/9004)" in capsys.readouterr().err
+    made = evaluate(task, SwapEngine(), RunPlan(parse_methods("greedy,loopcd")), tmp_path / "run")
+    assert [outcome.grades for outcome in made.outcomes] == [
+        ({"base": True, "plus": True}, {"base": False, "plus": False}),
+        ({"base": False, "plus": False}, {"base": False, "plus": False}),
+    ]
+    found = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert found["ceiling"] == {"passed": {"base": 1, "plus": 1}, "total": 2, "failed": ["Mbpp/9004"]}
+    said = "Reference solutions pass base 1 and plus 1 of these 2 here (not Mbpp/9004)."
+    assert said in made.report.read_text() and said in note(made.results)
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert manifest["settings"]["task"]["isolation"] in ("namespaces", "user")
+    assert manifest["machine"]["code_workers"] == 1
 
     def not_again(*_: Any) -> Report:
         raise AssertionError("the reference solutions were run before")
 
     known = ceiling("mbpp", [SWAP, broken], task.file.sha256, task.versions, not_again)
-    assert (known.base, known.plus, known.failed) == (1, 1, ("Mbpp/9004",))
-    # the same items again with other texts: nothing of the first grading is used
-    assert task.grade(task.items[:1], ["\ndef swap(pair):\n    return pair\n"]) == [{"base": False, "plus": False}]
+    assert known == made.results.ceiling
 
 
 def test_prompts_and_subsets(tmp_path: Path) -> None:
     data = data_folder(tmp_path, "humaneval", DOUBLE, HALF)
-    task = code_tasks.make("humaneval", TaskOptions(data=data, limit=1, allow_code_execution=True))
+    task = code_tasks.make("humaneval", TaskOptions(data=data, limit=1, code=settings()))
     assert len(task.items) == 1
     item = task.items[0]
     assert item.prompt == item.document["prompt"].strip() + "\n"
@@ -143,7 +166,7 @@ def test_prompts_and_subsets(tmp_path: Path) -> None:
 
 
 def test_weak_isolation_is_refused_unless_insisted_on() -> None:
-    with pytest.raises(ValueError, match="LOOPCD_WEAK_ISOLATION=1"):
+    with pytest.raises(ValueError, match="say --weak-isolation"):
         check("humaneval", settings(level="limits"))
     program = Program("HumanEval/9001", DOUBLE["prompt"] + "    return x + x\n")
     report = grade("humaneval", [DOUBLE], [program], settings(level="limits", weak=True))

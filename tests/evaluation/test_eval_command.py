@@ -2,12 +2,11 @@
 
 import json
 import os
-import random
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import Any
 
 import pytest
@@ -96,25 +95,25 @@ def test_what_cannot_be_done_is_said_in_a_sentence(folders: dict[str, Path], arg
 
 
 @pytest.mark.slow
-def test_the_command_killed_at_random_moments_goes_on_to_the_same_files(folders: dict[str, Path], tmp_path: Path) -> None:
-    def command(out: Path) -> list[str]:
-        wanted = ["eval", "--model", str(folders["huginn"]), "--limit", "40", "--max-new-tokens", "10", "--batch-size", "4"]
-        return [sys.executable, "-m", "loopcd.cli", *wanted, "--out", str(out)]
-
+def test_the_command_killed_in_the_middle_goes_on_to_the_same_files(folders: dict[str, Path], tmp_path: Path) -> None:
+    """A sampled run, since what is drawn must not depend on the stop either."""
+    wanted = ["eval", "--model", str(folders["huginn"]), "--seeds", "1", "--temperature", "1", "--limit", "12"]
+    wanted += ["--max-new-tokens", "4", "--batch-size", "2", "--out"]
+    assert called(*wanted, tmp_path / "whole").exit_code == 0
+    command = [sys.executable, "-m", "loopcd.cli", *wanted, str(tmp_path / "killed")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(command(tmp_path / "whole"), env=environment, check=True, capture_output=True)
-    chance, kills = random.Random(7), 0
-    while kills < 4:
-        run = subprocess.Popen(
-            command(tmp_path / "killed"), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        while run.poll() is None and not (tmp_path / "killed" / "manifest.json").exists():
-            time.sleep(0.05)
-        time.sleep(chance.uniform(0.0, 1.0) if kills == 0 else chance.uniform(4.0, 9.0))
-        run.send_signal(signal.SIGKILL)
-        run.wait()
-        kills += 1
-    subprocess.run(command(tmp_path / "killed"), env=environment, check=True, capture_output=True)
+
+    def finished() -> int:
+        return sum(path.read_bytes().count(b"\n") for path in tmp_path.glob("killed/samples/*"))
+
+    for enough in (1, 9):
+        with subprocess.Popen(command, env=environment, stdout=DEVNULL, stderr=PIPE, text=True) as run:
+            while finished() < enough and run.poll() is None:
+                time.sleep(0.002)
+            run.kill()
+            said = run.communicate()[1]
+        assert enough <= finished() < 24, said
+    assert called(*wanted, tmp_path / "killed").exit_code == 0
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
@@ -70,7 +71,8 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path, uninterrupted: dict[str
 def test_methods_take_turns_batch_by_batch(tmp_path: Path) -> None:
     engine = FakeEngine()
     fake_run(tmp_path / "run", engine=engine, limit=8)
-    assert [request.batch for _, request, _ in engine.calls] == [0, 0, 1, 1]
+    asked = [request.numbers for _, request, _ in engine.calls]
+    assert len(set(asked)) == 2 and asked[0::2] == asked[1::2] and {len(numbers) for numbers in asked} == {4}
 
 
 def test_seeds_reach_the_engine_and_make_an_interval_over_runs(tmp_path: Path) -> None:
@@ -90,8 +92,7 @@ def test_seeds_reach_the_engine_and_make_an_interval_over_runs(tmp_path: Path) -
 def test_cut_off_at_any_byte_it_goes_on_to_the_same_files(tmp_path: Path, uninterrupted: dict[str, bytes], run: str) -> None:
     whole = uninterrupted[f"samples/{run}.jsonl"]
     for cut in sorted({0, 1, len(whole) - 1, *random.Random(0).sample(range(len(whole)), 6)}):
-        folder = tmp_path / f"cut{cut}"
-        fake_run(folder)
+        folder = copytree(tmp_path / "whole", tmp_path / f"cut{cut}")
         (folder / "samples" / f"{run}.jsonl").write_bytes(whole[:cut])
         for name in ("results.json", "results.md", "results.csv"):
             (folder / name).unlink()
@@ -99,35 +100,23 @@ def test_cut_off_at_any_byte_it_goes_on_to_the_same_files(tmp_path: Path, uninte
         assert contents(folder) == uninterrupted
 
 
-def killed_until_done(folder: Path, kills: int, chance: random.Random) -> set[int]:
-    """Kill the run at random moments, then let it finish; how many lines there were after each kill."""
+def test_killed_at_twenty_random_moments_it_goes_on_to_the_same_files(tmp_path: Path, uninterrupted: dict[str, bytes]) -> None:
+    def run(folder: Path) -> int:
+        return in_child(lambda: fake_run(folder, seconds=0.005))
+
     begun = time.monotonic()
-    assert status_of(in_child(lambda: fake_run(folder / "timed", seconds=0.005))) == 0
-    duration = time.monotonic() - begun
-    left = set()
-    for _ in range(kills):
-        child = in_child(lambda: fake_run(folder / "run", seconds=0.005))
-        time.sleep(chance.uniform(0.0, duration / 2))
-        os.kill(child, signal.SIGKILL)
-        status_of(child)
-        left.add(sum(path.read_bytes().count(b"\n") for path in folder.glob("run/samples/*")))
-    assert status_of(in_child(lambda: fake_run(folder / "run", seconds=0.005))) == 0
-    return left
-
-
-def test_killed_at_random_moments_it_goes_on_to_the_same_files(tmp_path: Path, uninterrupted: dict[str, bytes]) -> None:
-    left: set[int] = set()
-    for seed in range(3):
-        left |= killed_until_done(tmp_path / f"killed{seed}", 3, random.Random(seed))
-        assert contents(tmp_path / f"killed{seed}" / "run") == uninterrupted
+    assert status_of(run(tmp_path / "timed")) == 0
+    duration, chance, left = time.monotonic() - begun, random.Random(0), set[int]()
+    for folder in (tmp_path / f"killed{number}" for number in range(5)):
+        for _ in range(4):
+            child = run(folder)
+            time.sleep(chance.uniform(0.0, duration / 2))
+            os.kill(child, signal.SIGKILL)
+            status_of(child)
+            left.add(sum(path.read_bytes().count(b"\n") for path in folder.glob("samples/*")))
+        assert status_of(run(folder)) == 0
+        assert contents(folder) == uninterrupted
     assert left - {0, 46}, "no kill came while there was something to do"
-
-
-@pytest.mark.slow
-def test_killed_at_twenty_random_moments(tmp_path: Path, uninterrupted: dict[str, bytes]) -> None:
-    for seed in range(20):
-        killed_until_done(tmp_path / f"killed{seed}", 3, random.Random(100 + seed))
-        assert contents(tmp_path / f"killed{seed}" / "run") == uninterrupted
 
 
 def test_grading_is_redone_when_the_samples_changed(tmp_path: Path) -> None:

@@ -55,6 +55,14 @@ def test_values_out_of_range_are_refused(text: str) -> None:
         parse_methods(text)[0].build()
 
 
+def test_drawing_that_would_not_be_done_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"--top-p 0\.9: at --temperature 0 nothing is drawn"):
+        RunPlan(parse_methods("greedy"), top_p=0.9)
+    with pytest.raises(ValueError, match=r"--temperature 1\.0: selfeval draws its candidates itself"):
+        RunPlan(parse_methods("greedy,selfeval"), temperature=1.0)
+    RunPlan(parse_methods("greedy,selfeval:temperature=0.7,top_p=0.9"))
+
+
 def test_seeds() -> None:
     assert parse_seeds("0,1,2,3") == (0, 1, 2, 3)
     for wrong in ("", "a", "1.5"):

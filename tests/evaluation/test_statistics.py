@@ -30,6 +30,7 @@ def test_seeds_give_students_interval() -> None:
     low, high = stats.t.interval(0.95, 3, loc=np.mean(accuracies), scale=stats.sem(accuracies))
     got = over_seeds(accuracies)
     assert (got.accuracy, got.low, got.high) == pytest.approx((0.334, low, high))
+    assert (over_seeds([0.0, 0.1]).low, over_seeds([1.0, 0.9]).high) == (0.0, 1.0)
 
 
 def test_the_paired_bootstrap_is_that_of_scipy() -> None:

@@ -1,5 +1,6 @@
 """Sweeps: the paper's grids, chosen on other items than the reported ones."""
 
+import errno
 import json
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from evaluation.fakes import FakeEngine, contents
 from loopcd.evaluation.registry import make_task
 from loopcd.evaluation.specs import parse_methods
+from loopcd.evaluation.store import StoreError
 from loopcd.evaluation.sweep import PRACTICE, Sweep, amateur_loops, grid, sweep, wanted_grids
 from loopcd.evaluation.task import Split, Task, TaskOptions
 
@@ -74,6 +76,33 @@ def test_the_papers_practice_is_marked(tmp_path: Path) -> None:
     assert not (tmp_path / "sweep" / "report").exists()
     assert PRACTICE in made.page.read_text() and PRACTICE in made.report.report.read_text()
     assert [each.method for each in made.report.results.methods] == list(made.chosen.values())
+
+
+def test_a_folder_takes_one_sweep_and_no_other_files(tmp_path: Path) -> None:
+    run_sweep(tmp_path / "sweep", FakeEngine())
+    before = contents(tmp_path / "sweep")
+    with pytest.raises(StoreError, match=r"holds report, which is none of this sweep's: use another --out"):
+        run_sweep(tmp_path / "sweep", FakeEngine(), paper_practice=True)
+    (tmp_path / "sweep" / "thesis.txt").write_text("mine")
+    with pytest.raises(StoreError, match=r"holds thesis\.txt"):
+        run_sweep(tmp_path / "sweep", FakeEngine())
+    assert contents(tmp_path / "sweep") == {**before, "thesis.txt": b"mine"}
+
+
+def test_a_sweeps_files_are_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_sweep(tmp_path / "sweep", FakeEngine())
+    before = contents(tmp_path / "sweep")
+
+    def torn(_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("loopcd.evaluation.store.os.fsync", torn)
+    with pytest.raises(StoreError, match="No space left on device; the finished items are kept"):
+        run_sweep(tmp_path / "sweep", FakeEngine())
+    monkeypatch.undo()
+    assert {name: text for name, text in contents(tmp_path / "sweep").items() if not name.endswith(".partial")} == before
+    run_sweep(tmp_path / "sweep", FakeEngine())
+    assert contents(tmp_path / "sweep") == before
 
 
 def test_an_unknown_metric_is_refused(tmp_path: Path) -> None:

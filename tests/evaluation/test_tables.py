@@ -67,6 +67,13 @@ def test_the_report_says_what_was_run_and_shows_examples(tmp_path: Path) -> None
         assert part in text
 
 
+def test_without_colours_brackets_show_where_texts_part(tmp_path: Path) -> None:
+    made = fake_run(tmp_path / "run")
+    console = Console(width=160, file=io.StringIO(), record=True)
+    console.print(side_by_side(made.examples, colours=False))
+    assert console.export_text().count("⟦") >= len(made.examples)
+
+
 def test_texts_are_cut_where_they_part() -> None:
     before, after = pieces("She has 4 + 3 = 7 coins.", "She has 4 * 3 = 12 coins.")
     assert [piece.text for piece in before if piece.differs] == ["+", "7"]

@@ -1,13 +1,15 @@
 """Tasks: their prompts, their gold answers, and answers that are hard to grade."""
 
+import gzip
 import json
 import logging
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from evaluation.fakes import gsm8k_folder, math500_folder, strategyqa_folder
-from loopcd.evaluation.data import halves, subset
+from loopcd.evaluation.data import KNOWN, halves, read_lines, subset
 from loopcd.evaluation.registry import TASKS, make_task
 from loopcd.evaluation.task import Task, TaskOptions
 from loopcd.evaluation.tasks.strategyqa import EXAMPLES, answer_of
@@ -236,6 +238,30 @@ def test_other_data_than_the_known_is_read_with_a_warning(tmp_path: Path, caplog
         task = make_task("math500", TaskOptions(data=math500_folder(tmp_path)))
     assert "math500.jsonl has sha256" in caplog.text and "not the known 35dc41080a36" in caplog.text
     assert task.describe()["data"][0]["known"] is False
+
+
+def test_a_packed_file_may_lie_there_unpacked_or_packed_in_another_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = b'{"a": 1}\n{"a": 2}\n'
+    monkeypatch.setitem(KNOWN, "own.jsonl", sha256(content).hexdigest())
+    monkeypatch.setitem(KNOWN, "own.jsonl.gz", "of the released file")
+    with pytest.raises(ValueError, match=r"has no own\.jsonl\.gz"):
+        read_lines(tmp_path, "own.jsonl.gz")
+    (tmp_path / "own.jsonl").write_bytes(content)
+    records, file = read_lines(tmp_path, "own.jsonl.gz")
+    assert records == [{"a": 1}, {"a": 2}] and (file.source, file.known) == ("own.jsonl", True)
+    (tmp_path / "own.jsonl.gz").write_bytes(gzip.compress(content, 1))
+    assert read_lines(tmp_path, "own.jsonl.gz")[1].known is True
+    assert caplog.text == ""
+    (tmp_path / "own.jsonl.gz").write_bytes(gzip.compress(content)[:-9])
+    with pytest.raises(ValueError, match="does not hold JSON lines"):
+        read_lines(tmp_path, "own.jsonl.gz")
+
+
+def test_both_forms_of_every_packed_file_are_known() -> None:
+    packed = [name for name in KNOWN if name.endswith(".gz")]
+    assert len(packed) == 4 and all(name.removesuffix(".gz") in KNOWN for name in packed)
 
 
 @pytest.mark.parametrize(

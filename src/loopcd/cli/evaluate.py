@@ -1,7 +1,9 @@
 """`loopcd eval`, `loopcd sweep` and `loopcd lm-eval`"""
 
 import json
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +11,14 @@ import click
 
 from loopcd.cli.group import Failed, main, print_tables
 
+TASKS = "gsm8k, math500, strategyqa, humaneval, mbpp; built in: steps, steps-easy, steps-hard, steps-shift."
+
 
 def _evaluation_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """What `eval` and `sweep` share."""
     options = [
         click.option("--model", default="tiny-huginn", show_default=True, help="A built-in name, a folder, or a hub id."),
-        click.option("--task", default="steps", show_default=True, help="gsm8k, math500, strategyqa, steps, steps-hard, ..."),
+        click.option("--task", default="steps", show_default=True, help=TASKS),
         click.option(
             "--data", type=click.Path(path_type=Path), help="Folder with the task's files (from the hub if not given)."
         ),
@@ -25,7 +29,10 @@ def _evaluation_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--batch-size", type=int, help="Prompts run together (by the model's size if not given)."),
         click.option("--dtype", help="float32, bfloat16 or float16 (the checkpoint's own if not given)."),
         click.option("--device", help="cpu, cuda, ... (a GPU where there is one)."),
-        click.option("--allow-code-execution", is_flag=True, help="Tasks that run what the model wrote need this."),
+        click.option("--allow-code-execution", is_flag=True, help="humaneval, mbpp: run the programs that the model wrote."),
+        click.option("--evalplus-python", help="humaneval, mbpp: an interpreter that has EvalPlus (this one if not given)."),
+        click.option("--code-workers", type=int, help="humaneval, mbpp: programs at a time (half of the cores if not given)."),
+        click.option("--weak-isolation", is_flag=True, help="humaneval, mbpp: go on where programs cannot be shut in."),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
     ]
     for option in reversed(options):
@@ -39,13 +46,23 @@ def _evaluation_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--seeds", help="As in 0,1,2,3: the initial state's (Huginn), else the draws'. The interval is then over seeds.")
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0 takes the best token.")
 @click.option("--top-p", type=float, default=1.0, show_default=True)
+@click.option("--engine", type=click.Choice(["local", "vllm"]), default="local", show_default=True, help="What generates.")
+@click.option("--tensor-parallel", type=int, help="vllm: devices that each replica is split over.")
+@click.option("--data-parallel", type=int, help="vllm: replicas.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder (below results/ if not given); the same command goes on.")
-def evaluate(out: Path | None, as_json: bool, **options: Any) -> None:
+def evaluate(
+    out: Path | None,
+    as_json: bool,
+    engine: str,
+    tensor_parallel: int | None,
+    data_parallel: int | None,
+    **options: Any,
+) -> None:
     """Methods on a task, paired: accuracies, differences from greedy, speed. Stop it at any time and run it again."""
     from loopcd.evaluation.progress import announced, shown
     from loopcd.evaluation.session import Session
 
-    session = Session(**options)
+    session = Session(**options, other_engine=_other_engine(engine, tensor_parallel, data_parallel))
     with shown(f"{session.task}, {session.model}") as report:
         made = session.evaluate(out, report, announced)
     if as_json:
@@ -53,8 +70,20 @@ def evaluate(out: Path | None, as_json: bool, **options: Any) -> None:
         return
     from loopcd.evaluation.tables import side_by_side, terminal
 
-    print_tables(terminal(made.results), side_by_side(made.examples))
+    print_tables(terminal(made.results), side_by_side(made.examples, colours=sys.stdout.isatty()))
     click.echo(f"Report: {made.report}")
+
+
+def _other_engine(name: str, tensor_parallel: int | None, data_parallel: int | None) -> Callable[[Any], Any] | None:
+    """What makes the engine of that name from a session; None for the local one."""
+    if name == "vllm":
+        from loopcd.serving.vllm.engine import evaluation_engine
+
+        return partial(evaluation_engine, tensor_parallel=tensor_parallel or 1, data_parallel=data_parallel or 1)
+    given = "--tensor-parallel" if tensor_parallel is not None else "--data-parallel" if data_parallel is not None else None
+    if given is not None:
+        raise click.UsageError(f"{given} is for --engine vllm")
+    return None
 
 
 @main.command()

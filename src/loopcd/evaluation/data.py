@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -14,15 +15,19 @@ from typing import Any, TypeVar
 log = logging.getLogger("loopcd")
 T = TypeVar("T")
 
-# the files that the tasks read with `--data DIR`, and what is expected in them
+# the files that the tasks read with `--data DIR`, packed or not, and what is expected in them
 KNOWN = {
     "gsm8k_test.jsonl": "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
     "gsm8k_train.jsonl.gz": "047ae96fb3025b18b8cfa89c4f9e9c7cd5120906864d58c3f93c91c495da6449",
+    "gsm8k_train.jsonl": "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465",
     "math500.jsonl": "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132",
     "strategyqa_train_2290.jsonl.gz": "4f3f7636de9a990c82d3a6519eb6f8ec557a875c0570d328c231b45b67364c10",
+    "strategyqa_train_2290.jsonl": "cf09fa5c3883b977ddbc00f953fed105abfaf7c217ef1bcbf314262ec75e1699",
     "strategyqa_6shot_cot_exemplars.json": "659069554a872a46f1b76eb2c06a9f09f1963e3ddc811f69d550904d60d3dcfc",
     "HumanEvalPlus-v0.1.10.jsonl.gz": "272720b90ac375502c8ed23cd791c2a93dfb22a911641a494da74a426c09f101",
+    "HumanEvalPlus-v0.1.10.jsonl": "42526ec0e7d5f3ee0b06d6ced98f8c8bae3d76519151bfb3d36f79010645bd7f",
     "MbppPlus-v0.2.0.jsonl.gz": "af43697e8791c4c149bdfd6b489d8b5412507551ac20e28a439f650b8225db63",
+    "MbppPlus-v0.2.0.jsonl": "b54e762755248ca411b523c917fa9f93c07b5ff2966bf60b3917b853926a3dad",
 }
 
 
@@ -40,28 +45,31 @@ class DataFile:
 
 
 def read_lines(folder: Path, name: str) -> tuple[list[dict[str, Any]], DataFile]:
-    """The records of a JSON lines file, gzipped or not; a file that is not the known one is read with a warning."""
-    path = folder / name
-    raw = read_bytes(path)
-    text = gzip.decompress(raw) if name.endswith(".gz") else raw
+    """The records of a JSON lines file; NAME.gz may also lie there unpacked. Other contents than the known: a warning."""
+    path = find_file(folder, name)
+    raw = path.read_bytes()
     try:
+        text = gzip.decompress(raw) if path.suffix == ".gz" else raw
         records = [json.loads(line) for line in text.decode().split("\n") if line.strip()]
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} does not hold JSON lines: {error}") from error
-    return records, fingerprint(name, raw, len(records))
+    same = KNOWN.get(path.name.removesuffix(".gz")) == sha256(text).hexdigest()  # though packed in another way
+    return records, fingerprint(path.name, raw, len(records), same)
 
 
-def read_bytes(path: Path) -> bytes:
-    if not path.parent.is_dir():
-        raise ValueError(f"--data {path.parent}: there is no such folder")
-    if not path.is_file():
-        raise ValueError(f"{path.parent} has no {path.name}: that is the file this task reads")
-    return path.read_bytes()
+def find_file(folder: Path, name: str) -> Path:
+    if not folder.is_dir():
+        raise ValueError(f"--data {folder}: there is no such folder")
+    for each in (name, name.removesuffix(".gz")):
+        if (folder / each).is_file():
+            return folder / each
+    raise ValueError(f"{folder} has no {name}: that is the file this task reads")
 
 
-def fingerprint(name: str, raw: bytes, records: int) -> DataFile:
+def fingerprint(name: str, raw: bytes, records: int, same: bool = False) -> DataFile:
+    """`same`: the contents are known to be the expected ones, whatever the file's bytes."""
     digest = sha256(raw).hexdigest()
-    known = KNOWN.get(name) == digest
+    known = same or KNOWN.get(name) == digest
     if not known:
         wanted = KNOWN.get(name)
         expected = f", not the known {wanted[:12]}…" if wanted else ", which is not a known file"
@@ -93,6 +101,11 @@ def from_hub(path: str, name: str | None, split: str) -> tuple[list[dict[str, An
 def shuffled_rank(key: str) -> str:
     """Sorting by this shuffles in the same way everywhere, whatever else is in the set."""
     return sha256(f"loopcd/{key}".encode()).hexdigest()
+
+
+def item_number(key: str) -> int:
+    """A number that an item keeps whatever else is run with it: what is drawn for the item follows from it."""
+    return int(shuffled_rank(f"number/{key}")[:15], 16)
 
 
 def subset(items: Sequence[T], limit: int | None, keys: Sequence[str]) -> list[T]:

@@ -24,13 +24,13 @@ HASHED_WHOLE = 1 << 30  # bytes; of larger checkpoints only the files' beginning
 
 @dataclass(frozen=True)
 class Request:
-    """What holds for all prompts of a batch. `batch` is its number in the run: draws follow from it and the seed."""
+    """What holds for all prompts of a batch. What is drawn for a prompt follows from the seed and its item's number."""
 
     max_new_tokens: int
     stop: tuple[str, ...]
     question: Callable[[str], str]
+    numbers: tuple[int, ...]  # one a prompt; neither the batch nor what else is run changes an item's
     seed: int | None = None
-    batch: int = 0
     temperature: float = 0.0
     top_p: float = 1.0
 
@@ -113,8 +113,7 @@ class LocalEngine:
 
     def settings(self, method: Method) -> dict[str, Any]:
         if isinstance(method, LoopCD):
-            amateur, strength = method.resolve(self.model, self.num_loops)
-            method = replace(method, amateur_loop=amateur, strength=strength)
+            method = method.settled(self.model, self.num_loops)
         if isinstance(method, SelfEval):
             label_ids(self.tokenizer)  # refused here rather than after the other methods' first batch
         return plain(method)
@@ -135,31 +134,32 @@ class LocalEngine:
             generate(self.model, self.tokenizer, list(prompts), max_new_tokens=2, num_loops=self.num_loops)
 
     def complete(self, prompts: Sequence[str], method: Method, request: Request) -> list[Generation]:
-        drawn = (request.seed or 0) * 1_000_003 + request.batch * 1009  # `generate` adds the place in the batch
+        drawn_otherwise = isinstance(method, SelfEval) or not self.model.has_initial_state
         with _threads(self.threads):
             return generate(
                 self.model,
                 self.tokenizer,
                 list(prompts),
-                self._seeded(method, request, drawn),
+                seeded(method, request),
                 max_new_tokens=request.max_new_tokens,
                 stop=request.stop,
                 temperature=request.temperature,
                 top_p=request.top_p,
-                seed=drawn,
-                init_seed=request.seed if self.model.has_initial_state else None,
+                seed=request.seed or 0,
+                init_seed=None if drawn_otherwise else request.seed,
                 batch_size=len(prompts),
                 num_loops=self.num_loops,
+                numbers=request.numbers,
             )
 
-    def _seeded(self, method: Method, request: Request, drawn: int) -> Method:
-        """Methods with draws of their own. Where these belong to the step or to the initial state, batches share them."""
-        if isinstance(method, NoiseCD):
-            return replace(method, seed=request.seed or 0)
-        if isinstance(method, SelfEval):
-            seed = 1000 * (request.seed or 0) if self.model.has_initial_state else drawn
-            return replace(method, seed=seed, question=request.question)
-        return method
+
+def seeded(method: Method, request: Request) -> Method:
+    """Methods with draws of their own get the run's seed."""
+    if isinstance(method, NoiseCD):
+        return replace(method, seed=request.seed or 0)
+    if isinstance(method, SelfEval):  # it counts its candidates up from its seed
+        return replace(method, seed=1000 * (request.seed or 0), question=request.question)
+    return method
 
 
 @contextmanager

@@ -55,6 +55,9 @@ class HarnessTask:
             scores[name] = {} if endless else self.definition.process_results(instance.doc, [answer])
         return {metric: bool(scores[name].get(key, 0)) for metric, (name, key) in self.readings.items()}
 
+    def ceiling(self) -> None:
+        return None
+
     def question(self, prompt: str) -> str:
         before, after = self.marks
         return prompt.rpartition(before)[2].removesuffix(after).strip()
@@ -63,7 +66,7 @@ class HarnessTask:
         return {
             "grader": f"lm-eval {version('lm-eval')}, task {self.definition.config.task} version {self.definition.VERSION}"
             + (f", math-verify {version('math-verify')}" if "math_verify" in self.definition.aggregation() else ""),
-            "metrics": {metric: f"{key},{name}" for metric, (name, key) in self.readings.items()},
+            "readings": {metric: f"{key},{name}" for metric, (name, key) in self.readings.items()},
             "data": [file.describe() for file in self.files],
             "split": self.split,
             "shots": self.shots,

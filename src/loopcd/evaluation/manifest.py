@@ -19,6 +19,7 @@ _LIBRARIES = ("loopcd", "torch", "transformers", "tokenizers")  # what grades is
 
 def make_manifest(task: Task, engine: Engine, plan: RunPlan) -> dict[str, Any]:
     """`settings` and `versions` must stay the same in a folder; `machine` is only recorded."""
+    described = task.describe()
     return {
         "format": FORMAT,
         "settings": {
@@ -29,7 +30,7 @@ def make_manifest(task: Task, engine: Engine, plan: RunPlan) -> dict[str, Any]:
                 "metrics": list(task.metrics),
                 "stop": list(task.stop),
                 "max_new_tokens": task.max_new_tokens,
-                **_without(task.describe(), "metrics", "readings"),
+                **{key: value for key, value in described.items() if key != "machine"},
             },
             "model": engine.describe(),
             "methods": {spec.label: engine.settings(spec.build()) for spec in plan.methods},
@@ -38,7 +39,7 @@ def make_manifest(task: Task, engine: Engine, plan: RunPlan) -> dict[str, Any]:
             "top_p": plan.top_p,
         },
         "versions": {"python": sys.version.split()[0], **library_versions()},
-        "machine": engine.machine(),
+        "machine": {**engine.machine(), **described.get("machine", {})},
     }
 
 
@@ -78,10 +79,6 @@ def library_versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-
-
-def _without(described: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {key: value for key, value in described.items() if key not in names}
 
 
 def _shown(value: Any) -> str:

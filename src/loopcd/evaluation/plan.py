@@ -37,6 +37,12 @@ class RunPlan:
             raise ValueError(f"--temperature {self.temperature}: a number of at least 0")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"--top-p {self.top_p}: above 0, and at most 1")
+        if self.top_p < 1 and not self.temperature:
+            raise ValueError(f"--top-p {self.top_p}: at --temperature 0 nothing is drawn")
+        if self.temperature and any(spec.name == "selfeval" for spec in self.methods):
+            raise ValueError(
+                f"--temperature {self.temperature}: selfeval draws its candidates itself, by selfeval:temperature=0.7,top_p=0.9"
+            )
 
     @property
     def runs(self) -> tuple[Run, ...]:

@@ -10,7 +10,7 @@ from loopcd.evaluation.plan import RunPlan
 from loopcd.evaluation.runner import Outcome
 from loopcd.evaluation.specs import MethodSpec
 from loopcd.evaluation.statistics import Comparison, Rows, Share, compare, share
-from loopcd.evaluation.task import Task
+from loopcd.evaluation.task import Ceiling, Task
 
 BASELINE = "greedy"
 
@@ -50,6 +50,7 @@ class Results:
     metrics: tuple[str, ...]
     seeds: tuple[int, ...] | None
     methods: tuple[MethodResult, ...]
+    ceiling: Ceiling | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -57,6 +58,7 @@ class Results:
             "model": self.model,
             "items": self.items,
             "seeds": None if self.seeds is None else list(self.seeds),
+            **({} if self.ceiling is None else {"ceiling": asdict(self.ceiling)}),
             "methods": {each.method.label: each.as_json(self.metrics) for each in self.methods},
         }
 
@@ -85,7 +87,7 @@ def summarise(task: Task, model: str, plan: RunPlan, outcomes: Sequence[Outcome]
     by_method = {spec: [each for each in outcomes if each.run.method == spec] for spec in plan.methods}
     greedy = next((made for spec, made in by_method.items() if spec.label == BASELINE), None)
     results = tuple(_method_result(task, spec, made, greedy) for spec, made in by_method.items())
-    return Results(task.name, model, len(task.items), task.metrics, plan.seeds, results)
+    return Results(task.name, model, len(task.items), task.metrics, plan.seeds, results, task.ceiling())
 
 
 def _method_result(task: Task, spec: MethodSpec, made: list[Outcome], greedy: list[Outcome] | None) -> MethodResult:

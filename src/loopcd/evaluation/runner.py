@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from loopcd.evaluation.data import item_number
 from loopcd.evaluation.engine import Engine, Request
 from loopcd.evaluation.plan import Run, RunPlan, batches
 from loopcd.evaluation.store import Store, StoreError, sample_line
@@ -88,10 +89,9 @@ def _run_batch(
     places: list[int],
     finished: dict[str, dict[str, Any]],
 ) -> None:
-    request = Request(
-        task.max_new_tokens, task.stop, task.question, run.seed, number, temperature=plan.temperature, top_p=plan.top_p
-    )
     items = [task.items[place] for place in places]
+    numbers = tuple(item_number(item.id) for item in items)
+    request = Request(task.max_new_tokens, task.stop, task.question, numbers, run.seed, plan.temperature, plan.top_p)
     begun = time.perf_counter()
     made = engine.complete([item.prompt for item in items], run.method.build(), request)
     seconds = time.perf_counter() - begun

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+from loopcd.evaluation.code.bridge import CodeSettings
 from loopcd.evaluation.data import log
-from loopcd.evaluation.engine import LocalEngine
+from loopcd.evaluation.engine import Engine, LocalEngine
 from loopcd.evaluation.evaluate import Announce, Evaluation, evaluate
 from loopcd.evaluation.plan import RunPlan, parse_seeds
 from loopcd.evaluation.registry import TASKS, make_task
@@ -14,6 +17,17 @@ from loopcd.evaluation.runner import Report
 from loopcd.evaluation.specs import parse_methods
 from loopcd.evaluation.sweep import Sweep, sweep, wanted_grids
 from loopcd.evaluation.task import Split, Task, TaskOptions
+from loopcd.models import LoopedModel
+
+
+class ModelEngine(Engine, Protocol):
+    """An engine that also tells of its model; the weights need not be in this process."""
+
+    @property
+    def model(self) -> LoopedModel: ...
+
+    @property
+    def num_loops(self) -> int | None: ...
 
 
 @dataclass(frozen=True)
@@ -33,6 +47,10 @@ class Session:
     dtype: str | None = None
     device: str | None = None
     allow_code_execution: bool = False
+    evalplus_python: str | None = None
+    weak_isolation: bool = False
+    code_workers: int | None = None
+    other_engine: Callable[[Session], ModelEngine] | None = None  # makes another engine than the local one
 
     def plan(self) -> RunPlan:
         seeds = None if self.seeds is None else parse_seeds(self.seeds)
@@ -42,10 +60,13 @@ class Session:
         return plan
 
     def make_task(self, split: Split = "test") -> Task:
-        options = TaskOptions(self.data, split, self.limit, self.max_new_tokens, self.exemplars, self.allow_code_execution)
-        return make_task(self.task, options)
+        code = CodeSettings(self.evalplus_python, self.weak_isolation, self.code_workers)
+        allowed = code if self.allow_code_execution else None
+        return make_task(self.task, TaskOptions(self.data, split, self.limit, self.max_new_tokens, self.exemplars, allowed))
 
-    def make_engine(self) -> LocalEngine:
+    def make_engine(self) -> ModelEngine:
+        if self.other_engine is not None:
+            return self.other_engine(self)
         return LocalEngine.load(self.model, self.dtype, self.device, self.num_loops, self.batch_size)
 
     def evaluate(self, out: Path | None, report: Report, announce: Announce) -> Evaluation:

@@ -55,7 +55,7 @@ def over_seeds(accuracies: Sequence[float]) -> Share:
     """The mean and its interval by Student's t."""
     mean = float(np.mean(accuracies))
     half = float(stats.t.ppf((1 + LEVEL) / 2, len(accuracies) - 1) * stats.sem(accuracies))
-    return Share(mean, mean - half, mean + half)
+    return Share(mean, max(0.0, mean - half), min(1.0, mean + half))
 
 
 def share(rows: Rows) -> Share:

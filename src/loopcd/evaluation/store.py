@@ -53,18 +53,7 @@ class Store:
         self.write(MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
 
     def write(self, name: str, text: str) -> Path:
-        """A whole file, or none of it."""
-        path = self.folder / name
-        with _explained(path):
-            path.parent.mkdir(exist_ok=True)
-            partial = path.with_name(f".{path.name}.partial")
-            with partial.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-            _sync_folder(path.parent)
-        return path
+        return write_whole(self.folder / name, text)
 
     def samples(self, run: str) -> dict[str, dict[str, Any]]:
         """The finished items of a run by id, in their order in the file; a torn last line is cut off."""
@@ -132,6 +121,20 @@ def open_store(folder: Path) -> Iterator[Store]:
         yield Store(folder)
     finally:
         os.close(lock)
+
+
+def write_whole(path: Path, text: str) -> Path:
+    """A whole file, or none of it."""
+    with _explained(path):
+        path.parent.mkdir(exist_ok=True)
+        partial = path.with_name(f".{path.name}.partial")
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        _sync_folder(path.parent)
+    return path
 
 
 def sample_line(item: str, made: Generation) -> dict[str, Any]:

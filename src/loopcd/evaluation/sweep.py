@@ -18,6 +18,7 @@ from loopcd.evaluation.plan import RunPlan
 from loopcd.evaluation.results import BASELINE, Results
 from loopcd.evaluation.runner import Report
 from loopcd.evaluation.specs import MethodSpec
+from loopcd.evaluation.store import StoreError, write_whole
 from loopcd.evaluation.tables import percent
 from loopcd.evaluation.task import Split, Task
 
@@ -84,6 +85,7 @@ def sweep(
     if wanted not in first.metrics:
         raise ValueError(f"--metric {wanted!r}: {first.name} has {', '.join(first.metrics)}")
     remark = PRACTICE if paper_practice else "Tuning items: settings are chosen here; the reported figures are in ../report."
+    _check_ours(out, paper_practice)
     folder = out / ("test" if paper_practice else "tuning")
     tuning = evaluate(first, engine, RunPlan(everything), folder, report, announce, remark)
     chosen = {method: best(tuning.results, specs, wanted) for method, specs in grids.items()}
@@ -97,6 +99,15 @@ def sweep(
     made = Sweep(tuning, chosen, final, wanted, out)
     _write(made, grids, paper_practice)
     return made
+
+
+def _check_ours(out: Path, paper_practice: bool) -> None:
+    """A folder takes one sweep, and nothing is written among files that are none of a sweep's."""
+    allowed = {"test"} if paper_practice else {"tuning", "report"}
+    inside = {path.name for path in out.iterdir() if not path.name.endswith(".partial")} if out.is_dir() else set()
+    foreign = sorted(inside - allowed - {"sweep.json", "sweep.md"})
+    if foreign:
+        raise StoreError(f"{out} holds {foreign[0]}, which is none of this sweep's: use another --out")
 
 
 def best(results: Results, specs: Sequence[MethodSpec], metric: str) -> MethodSpec:
@@ -118,7 +129,7 @@ def as_json(made: Sweep, paper_practice: bool) -> dict[str, Any]:
 
 
 def _write(made: Sweep, grids: dict[str, list[MethodSpec]], paper_practice: bool) -> None:
-    (made.folder / "sweep.json").write_text(json.dumps(as_json(made, paper_practice), indent=2, ensure_ascii=False) + "\n")
+    write_whole(made.folder / "sweep.json", json.dumps(as_json(made, paper_practice), indent=2, ensure_ascii=False) + "\n")
     shares = {each.method: each.shares[made.metric] for each in made.tuning.results.methods}
     lines = [f"# Settings of {made.tuning.results.task}, {made.tuning.results.items} items, {made.tuning.results.model}", ""]
     lines += [PRACTICE if paper_practice else "Chosen here, reported on other items: report/results.md.", ""]
@@ -127,7 +138,7 @@ def _write(made: Sweep, grids: dict[str, list[MethodSpec]], paper_practice: bool
         for spec in specs:
             mark = "yes" if spec == made.chosen[method] and len(specs) > 1 else ""
             lines.append(f"| {spec.label} | {percent(shares[spec])} | {mark} |")
-    made.page.write_text("\n".join(lines) + "\n")
+    write_whole(made.page, "\n".join(lines) + "\n")
 
 
 def wanted_grids(methods: Sequence[MethodSpec], model_type: str, loops: int, draws_state: bool) -> dict[str, list[MethodSpec]]:

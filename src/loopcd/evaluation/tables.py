@@ -51,7 +51,8 @@ def number(value: float | None, digits: int = 2) -> str:
 
 def note(results: Results) -> str:
     several = results.seeds is not None and len(results.seeds) > 1
-    return NOTE.format(single="of accuracies Student's t over the seeds" if several else "of accuracies Wilson's")
+    explained = NOTE.format(single="of accuracies Student's t over the seeds" if several else "of accuracies Wilson's")
+    return explained if results.ceiling is None else f"{results.ceiling.describe()} {explained}"
 
 
 def terminal(results: Results) -> RenderableType:
@@ -94,13 +95,18 @@ def described(manifest: dict[str, Any]) -> list[str]:
         f"- data: {data or 'none'}; split: {task.get('split', 'test')}",
         f"- prompt: {task.get('shots', 0)} shots, template {task.get('template', '')!r}",
         f"- generation: at most {task['max_new_tokens']} tokens, stop strings {task['stop']}, "
-        f"temperature {settings['temperature']}, seeds {settings['seeds'] or 'none (deterministic)'}",
+        f"temperature {settings['temperature']}, "
+        f"seeds {settings['seeds'] or 'none (zero initial state; what is drawn follows from 0)'}",
         f"- model: {model['model']}, {model['loops']} loops, {model['dtype']}, batches of {model['batch_size']}{weights}",
-        f"- grading: {task.get('grader', task['name'])}",
+        f"- grading: {task.get('grader', task['name'])}{_shut_in(task)}",
         "- methods:",
         *methods,
         f"- versions: {', '.join(f'{name} {value}' for name, value in versions.items())}",
     ]
+
+
+def _shut_in(task: dict[str, Any]) -> str:
+    return f"; isolation: {task['isolation']}, {task['limits']}" if "isolation" in task else ""
 
 
 def _settings(settings: dict[str, Any]) -> str:
@@ -129,16 +135,20 @@ def as_csv(results: Results) -> str:
 # -- examples -----------------------------------------------------------------------------------------------------------
 
 
-def side_by_side(examples: Sequence[Example]) -> RenderableType:
-    return Group(*(_shown(example) for example in examples))
+def side_by_side(examples: Sequence[Example], colours: bool = True) -> RenderableType:
+    """Where the texts part they are coloured; without colours, in a file say, it stands in brackets."""
+    return Group(*(_shown(example, colours) for example in examples))
 
 
-def _shown(example: Example) -> RenderableType:
+def _shown(example: Example, colours: bool) -> RenderableType:
     caption = Text(f"{example.item.id}, gold {example.item.gold}")  # not a string: brackets in it are no markup
     table = Table(title=Text(example.question[-600:]), title_justify="left", caption=caption, expand=True)
     table.add_column(f"greedy ({_verdict(example.greedy_right)})", overflow="fold", ratio=1)
     table.add_column(f"{example.method} ({_verdict(example.other_right)})", overflow="fold", ratio=1)
-    table.add_row(_coloured(example.greedy, "bold red"), _coloured(example.other, "bold green"))
+    if colours:
+        table.add_row(_coloured(example.greedy, "bold red"), _coloured(example.other, "bold green"))
+    else:
+        table.add_row(Text(_bracketed(example.greedy)), Text(_bracketed(example.other)))
     return table
 
 
@@ -156,9 +166,12 @@ def _markdown_example(example: Example) -> list[str]:
     )
     lines = [f"**{example.item.id}**, gold {example.item.gold}", "", *_quoted(example.question), ""]
     for title, pieces in sides:
-        shown = "".join(f"⟦{piece.text}⟧" if piece.differs else piece.text for piece in pieces)
-        lines += [f"{title}:", "", "```text", *shown.replace("```", "'''").splitlines(), "```", ""]
+        lines += [f"{title}:", "", "```text", *_bracketed(pieces).replace("```", "'''").splitlines(), "```", ""]
     return lines
+
+
+def _bracketed(pieces: Sequence[Piece]) -> str:
+    return "".join(f"⟦{piece.text}⟧" if piece.differs else piece.text for piece in pieces)
 
 
 def _quoted(text: str) -> list[str]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from loopcd.evaluation.code.bridge import CodeSettings
+
 # test: the whole benchmark. tuning: what settings are chosen on. report: the benchmark without what was tuned on; the
 # same as `test` where the tuning items come from elsewhere (a training split, a generator).
 Split = Literal["test", "tuning", "report"]
@@ -32,7 +34,22 @@ class TaskOptions:
     limit: int | None = None  # a fixed subset of this many items
     max_new_tokens: int | None = None  # the task's own if None
     exemplars: Path | None = None  # worked examples of the user's own
-    allow_code_execution: bool = False
+    code: CodeSettings | None = None  # how programs that a model wrote are run; None: they are not
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """How many of the items' own reference answers pass, by metric: a method cannot be expected to score above that."""
+
+    passed: dict[str, int]
+    total: int
+    failed: tuple[str, ...]  # items whose reference answer does not pass all
+
+    def describe(self) -> str:
+        names = ", ".join(self.failed[:4]) + (", …" if len(self.failed) > 4 else "")
+        passed = " and ".join(f"{metric} {number}" for metric, number in self.passed.items())
+        failed = f" (not {names})" if self.failed else ""
+        return f"Reference solutions pass {passed} of these {self.total} here{failed}."
 
 
 @runtime_checkable
@@ -64,10 +81,17 @@ class Task(Protocol):
         """Right or wrong, by metric, for each item's text. Called once for all items of a method; must be repeatable."""
         ...
 
+    def ceiling(self) -> Ceiling | None:
+        """Of these items, found by the same road as the grades; None where every reference answer is right."""
+        ...
+
     def question(self, prompt: str) -> str:
         """The question within a prompt, without worked examples and template: what SelfEval asks the model about."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """For the manifest, JSON values only: data source and sha256, shots, template, what grades the answers."""
+        """For the manifest, JSON values only: data source and sha256, shots, template, what grades the answers.
+
+        What stands under "machine" is recorded with where it runs, and may change when a run goes on.
+        """
         ...

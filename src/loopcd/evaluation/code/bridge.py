@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -27,29 +27,25 @@ _HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class CodeSettings:
-    """How programs are run. `python` has EvalPlus (None: this interpreter). `weak` goes on where only limits are available."""
+    """How programs are run, where that is allowed. `weak` goes on where only limits are available."""
 
-    python: str | None = None
+    python: str | None = None  # an interpreter that has EvalPlus; None: this one
     weak: bool = False
     workers: int | None = None  # programs at a time; None: half of the cores, as EvalPlus does
     level: str | None = None  # "namespaces", "user" or "limits"; None: the strongest that works
     limits: Limits = field(default_factory=Limits)
 
-    @classmethod
-    def from_environment(cls) -> CodeSettings:
-        """LOOPCD_EVALPLUS_PYTHON, LOOPCD_WEAK_ISOLATION=1 and LOOPCD_CODE_WORKERS."""
-        workers = os.environ.get("LOOPCD_CODE_WORKERS")
-        if workers is not None and not (workers.isdigit() and int(workers) > 0):
-            raise ValueError(f"LOOPCD_CODE_WORKERS={workers!r}: a whole number of at least 1")
-        return cls(
-            python=os.environ.get("LOOPCD_EVALPLUS_PYTHON"),
-            weak=os.environ.get("LOOPCD_WEAK_ISOLATION") == "1",
-            workers=None if workers is None else int(workers),
-        )
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise ValueError(f"--code-workers {self.workers}: a whole number of at least 1")
 
     @property
     def interpreter(self) -> str:
         return self.python or sys.executable
+
+    @property
+    def at_a_time(self) -> int:
+        return self.workers or max(1, (os.cpu_count() or 2) // 2)
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,8 @@ class Verdict:
 class Report:
     """The verdicts in the order of the programs, and what they were reached with."""
 
-    isolation: str
+    level: str  # of the isolation
+    isolation: str  # the same at length
     versions: str  # of EvalPlus and of the Python that ran it
     verdicts: tuple[Verdict, ...]
 
@@ -89,7 +86,7 @@ def check(dataset: Dataset, settings: CodeSettings) -> Report:
     with tempfile.TemporaryDirectory(prefix="loopcd-evalplus-") as folder:
         data = _private(Path(folder) / "problems.jsonl", [])
         _run_shard(_Shard(dataset, data, Path(folder), 0, settings), (), (), shared)
-    return Report(shared.isolation, shared.versions, ())
+    return Report(shared.level, shared.isolation, shared.versions, ())
 
 
 def download(dataset: Dataset, settings: CodeSettings) -> Path:
@@ -97,15 +94,21 @@ def download(dataset: Dataset, settings: CodeSettings) -> Path:
     name = {"humaneval": "humaneval._ready_human_eval_plus_path", "mbpp": "mbpp._ready_mbpp_plus_path"}[dataset]
     module, function = name.split(".")
     code = f"import sys; from evalplus.data.{module} import {function} as ready; sys.stderr.write(ready())"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "loopcd"
     environment = {key: value for key, value in os.environ.items() if key not in OVERRIDE.values()}
     run = subprocess.run(
-        [settings.interpreter, "-c", code], capture_output=True, text=True, env={**environment, "XDG_CACHE_HOME": str(cache)}
+        [settings.interpreter, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**environment, "XDG_CACHE_HOME": str(cache_folder())},
     )
     path = Path(run.stderr.strip().splitlines()[-1]) if run.stderr.strip() else Path()
     if run.returncode != 0 or not path.is_file():
         raise ValueError(f"the data of {dataset} could not be downloaded ({path}): give the folder of its file by --data DIR")
     return path
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "loopcd"
 
 
 def grade(
@@ -117,7 +120,7 @@ def grade(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Report:
     """Run every program on its problem's tests. `problems` are records of EvalPlus's file, at least those that are needed."""
-    workers = settings.workers or max(1, (os.cpu_count() or 2) // 2)
+    workers = settings.at_a_time
     shards = [range(start, len(programs), workers) for start in range(min(workers, len(programs)))]
     shared = _Shared(progress, len(programs))
     with tempfile.TemporaryDirectory(prefix="loopcd-evalplus-") as folder, ThreadPoolExecutor(max(1, len(shards))) as pool:
@@ -126,9 +129,14 @@ def grade(
             pool.submit(_run_shard, _Shard(dataset, data, Path(folder), number, settings), programs, shard, shared)
             for number, shard in enumerate(shards)
         ]
-        for each in work:
-            each.result()
-    return Report(shared.isolation, shared.versions, tuple(shared.verdicts[index] for index in range(len(programs))))
+        try:
+            for each in as_completed(work):
+                each.result()
+        except BaseException:  # the pool waits for its threads: what they wait for must end
+            shared.stop()
+            raise
+    verdicts = tuple(shared.verdicts[index] for index in range(len(programs)))
+    return Report(shared.level, shared.isolation, shared.versions, verdicts)
 
 
 @dataclass
@@ -137,9 +145,17 @@ class _Shared:
 
     progress: Callable[[int, int], None]
     total: int
+    level: str = ""
     isolation: str = ""
     versions: str = ""
     verdicts: dict[int, Verdict] = field(default_factory=dict)
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+    stopped: bool = False
+
+    def stop(self) -> None:
+        self.stopped = True
+        for process in self.processes:
+            process.kill()
 
     def take(self, line: str, weak: bool) -> None:
         said = json.loads(line)
@@ -149,7 +165,7 @@ class _Shared:
             if not said["enough"] and not weak:
                 raise ValueError(_too_weak(said["isolation"]))
             if not self.isolation:
-                self.isolation, self.versions = said["isolation"], said["versions"]
+                self.level, self.isolation, self.versions = said["level"], said["isolation"], said["versions"]
             return
         self.verdicts[said["index"]] = Verdict(said["base"], said["plus"], said["seconds"])
         self.progress(len(self.verdicts), self.total)
@@ -158,7 +174,7 @@ class _Shared:
 def _too_weak(isolation: str) -> str:
     return (
         f"programs that a model wrote are not run here: of the isolation only {isolation} is available. Run as root, or where "
-        "user namespaces are allowed; or set LOOPCD_WEAK_ISOLATION=1 if this machine holds nothing of value"
+        "user namespaces are allowed; or say --weak-isolation if this machine holds nothing of value"
     )
 
 
@@ -216,8 +232,13 @@ def _run_shard(shard: _Shard, programs: Sequence[Program], chosen: Sequence[int]
                 command, stdin=requests, stdout=subprocess.PIPE, stderr=error_file, text=True, cwd="/", env=shard.environment()
             )
         except OSError as error:
-            raise ValueError(f"{command[0]} cannot be run ({error}): name an interpreter that has EvalPlus") from error
+            raise ValueError(
+                f"{command[0]} cannot be run ({error}): --evalplus-python names an interpreter with EvalPlus"
+            ) from error
+        shared.processes.append(process)
         try:
+            if shared.stopped:
+                process.kill()
             with process:
                 for line in process.stdout or ():
                     shared.take(line, shard.settings.weak)
@@ -230,8 +251,6 @@ def _run_shard(shard: _Shard, programs: Sequence[Program], chosen: Sequence[int]
 
 def _what_went_wrong(python: str, errors: str, missing: int) -> str:
     if "No module named 'evalplus'" in errors or "PackageNotFoundError" in errors:
-        return (
-            f"{python} has no EvalPlus: pip install 'loopcd[code]', or set LOOPCD_EVALPLUS_PYTHON to an interpreter that has it"
-        )
+        return f"{python} has no EvalPlus: pip install 'loopcd[code]', or name an interpreter that has it by --evalplus-python"
     last = errors.strip().splitlines()[-1] if errors.strip() else "it said nothing"
     return f"EvalPlus, run by {python}, ended early with {missing} programs not graded: {last}"

@@ -9,28 +9,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loopcd.evaluation.code.bridge import Program, Report
+from loopcd.evaluation.code.bridge import Program, Report, cache_folder
+from loopcd.evaluation.task import Ceiling
 
 Run = Callable[[Sequence[dict[str, Any]], Sequence[Program]], Report]
-
-
-@dataclass(frozen=True)
-class Ceiling:
-    """Reference solutions that pass the base tests, and those that pass the plus tests as well."""
-
-    base: int
-    plus: int
-    total: int
-    failed: tuple[str, ...]  # problems whose reference solution does not pass plus
-
-    def describe(self) -> str:
-        names = ", ".join(self.failed[:4]) + (", …" if len(self.failed) > 4 else "")
-        failed = f" (not {names})" if self.failed else ""
-        return f"reference solutions pass base {self.base} and plus {self.plus} of these {self.total} here{failed}"
 
 
 def ceiling(dataset: str, problems: Sequence[dict[str, Any]], data_hash: str, versions: str, run: Run) -> Ceiling:
@@ -45,11 +30,8 @@ def ceiling(dataset: str, problems: Sequence[dict[str, Any]], data_hash: str, ve
         _write(path, known)
     passed = [known[problem["task_id"]] for problem in problems]
     failed = tuple(problem["task_id"] for problem, (_, plus) in zip(problems, passed, strict=True) if not plus)
-    return Ceiling(sum(base for base, _ in passed), sum(plus for _, plus in passed), len(passed), failed)
-
-
-def cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "loopcd"
+    counts = {"base": sum(base for base, _ in passed), "plus": sum(plus for _, plus in passed)}
+    return Ceiling(counts, len(passed), failed)
 
 
 def _read(path: Path) -> dict[str, list[bool]]:

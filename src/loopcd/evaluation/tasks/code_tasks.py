@@ -9,14 +9,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from loopcd.evaluation.code.bridge import NEEDS_CONSENT, CodeSettings, Dataset, Program, Report, check, download, grade
-from loopcd.evaluation.code.gold import Ceiling, ceiling
+from loopcd.evaluation.code.gold import ceiling
 from loopcd.evaluation.data import DataFile, halves, read_lines, subset
-from loopcd.evaluation.task import Grades, Item, TaskOptions
+from loopcd.evaluation.task import Ceiling, Grades, Item, TaskOptions
 
 FILES: dict[Dataset, str] = {"humaneval": "HumanEvalPlus-v0.1.10.jsonl.gz", "mbpp": "MbppPlus-v0.2.0.jsonl.gz"}
 MAX_NEW_TOKENS = 768
@@ -39,24 +38,17 @@ class CodeTask:
     file: DataFile
     split: str
     versions: str
+    isolation: str
     settings: CodeSettings = field(repr=False)
     metrics: tuple[str, ...] = ("base", "plus")
 
     def grade(self, items: Sequence[Item], texts: Sequence[str]) -> list[Grades]:
         programs = [Program(item.document["task_id"], item.prompt + text) for item, text in zip(items, texts, strict=True)]
-        report = self._run([item.document for item in items], programs)
-        say(f"{self.name}: {self.remark()}")
-        passed = [verdict.passed for verdict in report.verdicts]
+        passed = [verdict.passed for verdict in self._run([item.document for item in items], programs).verdicts]
         return [{"base": base, "plus": plus} for base, plus in passed]
 
-    @cached_property
     def ceiling(self) -> Ceiling:
-        """How many of the reference solutions pass here: a model cannot be expected to score above that."""
         return ceiling(self.name, [item.document for item in self.items], self.file.sha256, self.versions, self._run)
-
-    def remark(self) -> str:
-        """What belongs beside a score."""
-        return self.ceiling.describe()
 
     def _run(self, problems: Sequence[dict[str, Any]], programs: Sequence[Program]) -> Report:
         return grade(self.name, problems, programs, self.settings, progress=show_progress)
@@ -67,7 +59,9 @@ class CodeTask:
     def describe(self) -> dict[str, Any]:
         return {
             "grader": f"{self.versions}, base and plus tests, each program shut in by itself",
+            "isolation": self.isolation,
             "limits": self.settings.limits.describe(),
+            "machine": {"code_workers": self.settings.at_a_time, "evalplus_python": self.settings.interpreter},
             "data": [self.file.describe()],
             "split": self.split,
             "shots": 0,
@@ -76,9 +70,9 @@ class CodeTask:
 
 
 def make(name: Dataset, options: TaskOptions) -> CodeTask:
-    if not options.allow_code_execution:
+    settings = options.code
+    if settings is None:
         raise ValueError(f"{name}: {NEEDS_CONSENT}")
-    settings = CodeSettings.from_environment()
     found = check(name, settings)  # now, not after hours of generating
     say(f"isolation in force: {found.isolation}; {settings.limits.describe()}")
     problems, file = _problems(name, options.data, settings)
@@ -95,6 +89,7 @@ def make(name: Dataset, options: TaskOptions) -> CodeTask:
         file,
         split,
         found.versions,
+        found.level,
         settings,
     )
 

@@ -56,6 +56,9 @@ class StrategyQA:
     def grade(self, items: Sequence[Item], texts: Sequence[str]) -> list[Grades]:
         return [{"accuracy": answer_of(text) == item.gold} for item, text in zip(items, texts, strict=True)]
 
+    def ceiling(self) -> None:
+        return None
+
     def question(self, prompt: str) -> str:
         return prompt.rpartition("Q:")[2].removesuffix("\nA:").strip()
 

@@ -31,6 +31,9 @@ class WordProblems:
             for item, text in zip(items, texts, strict=True)
         ]
 
+    def ceiling(self) -> None:
+        return None
+
     def question(self, prompt: str) -> str:
         return prompt.rpartition("Question:")[2].removesuffix("Answer:").strip()
 

@@ -36,7 +36,8 @@ def main() -> int:
         return 1
     problems = _problems(settings["dataset"])
     versions = f"EvalPlus {version('evalplus')} on Python {platform.python_version()}"
-    _say({"isolation": describe(level, refused), "enough": level.enough, "versions": versions})
+    in_force = {"level": level.name, "isolation": describe(level, refused), "enough": level.enough}
+    _say({**in_force, "versions": versions})
     if not level.enough and not settings["weak"]:
         return 1
     limits = Limits(**settings["limits"])

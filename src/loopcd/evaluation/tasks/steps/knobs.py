@@ -29,7 +29,7 @@ class Knobs:
     misleading: float
 
 
-MIX = Knobs(operations=(2, 3, 4), sizes=(20, 30, 40), counts=9, factors=6, result=150, shuffled=0.25, misleading=0.13)
+MIX = Knobs(operations=(2, 3, 4), sizes=(20, 40, 60), counts=9, factors=8, result=250, shuffled=0.25, misleading=0.13)
 
 VARIANTS: dict[str, Knobs] = {
     "steps": MIX,

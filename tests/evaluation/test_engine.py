@@ -1,0 +1,74 @@
+"""The local engine: what it draws for an item follows from the seed and the item, and from nothing else."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from decoding.labels import LABEL_PAD, labelled_tokenizer
+from loopcd.decoding import SelfEval
+from loopcd.evaluation.data import fingerprint_records, item_number
+from loopcd.evaluation.engine import LocalEngine, Request, seeded
+from loopcd.evaluation.evaluate import evaluate
+from loopcd.evaluation.plan import RunPlan
+from loopcd.evaluation.specs import parse_methods
+from loopcd.evaluation.task import Item
+from loopcd.evaluation.tasks.word_problems import WordProblems
+from loopcd.models import LoopedModel
+from tools import tiny_huginn, tiny_ouro
+
+DRAWN = {
+    "sampled": ("greedy", {"seeds": (0, 1), "temperature": 1.0, "top_p": 0.9}),
+    "candidates": ("selfeval:candidates=2,noisecd", {"seeds": (1,)}),
+}
+
+
+@pytest.fixture(scope="module", params=["huginn", "ouro"])
+def model(request: pytest.FixtureRequest) -> LoopedModel:
+    made = {"huginn": tiny_huginn, "ouro": tiny_ouro}[request.param]
+    room = {"huginn": "block_size", "ouro": "max_position_embeddings"}[request.param]
+    return made(2, vocab_size=260, pad_token_id=LABEL_PAD, **{room: 512})
+
+
+def texts(model: LoopedModel, out: Path, batch_size: int, methods: str, limit: int = 6, **options: Any) -> dict[str, Any]:
+    """What each run made of each item."""
+    items = [Item(f"short/{number}", "ab" * (1 + number % 3) + str(number), 0) for number in range(limit)]
+    task = WordProblems("short", items, 4, fingerprint_records("these", items), "test")
+    engine = LocalEngine(model, labelled_tokenizer(), "tiny", batch_size=batch_size, threads=1)
+    evaluate(task, engine, RunPlan(parse_methods(methods), **options), out)
+    found = {}
+    for path in sorted((out / "samples").iterdir()):
+        lines = map(json.loads, path.read_text().splitlines())
+        found[path.name] = {line["id"]: line["token_ids"] for line in lines}
+    return found
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_draws_depend_neither_on_the_batch_nor_on_a_stop_nor_on_other_items(
+    model: LoopedModel, tmp_path: Path, kind: str
+) -> None:
+    methods, options = DRAWN[kind]
+    whole = texts(model, tmp_path / "3", 3, methods, **options)
+    for size in (1, 8):
+        assert texts(model, tmp_path / str(size), size, methods, **options) == whole
+    for path in (tmp_path / "3" / "samples").iterdir():  # as a kill leaves them: some items, and a torn line
+        path.write_bytes(path.read_bytes()[:300])
+    assert texts(model, tmp_path / "3", 3, methods, **options) == whole
+    fewer = texts(model, tmp_path / "fewer", 2, methods, limit=2, **options)
+    assert fewer == {run: {item: whole[run][item] for item in made} for run, made in fewer.items()}
+    if kind == "sampled":
+        assert whole["greedy.seed0.jsonl"] != whole["greedy.seed1.jsonl"]
+
+
+def test_seeds_share_no_candidate() -> None:
+    def first_of(seed: int | None) -> int:
+        made = seeded(SelfEval(), Request(9, (), str, (1,), seed))
+        assert isinstance(made, SelfEval) and made.question is str
+        return made.seed
+
+    assert first_of(None) == first_of(0) and first_of(1) - first_of(0) >= 100
+
+
+def test_items_have_numbers_of_their_own() -> None:
+    assert len({item_number(f"steps/test/{number}") for number in range(2000)}) == 2000
