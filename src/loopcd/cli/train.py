@@ -17,7 +17,11 @@ from loopcd.cli.group import main
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--threads", type=int, help="Threads for torch.")
 @click.option("--trajectory", is_flag=True, help="Instead: several seeds, LoopCD's effect measured along training.")
-@click.option("--card", type=click.Path(path_type=Path), help="Then install the model in this folder, with its model card.")
+@click.option(
+    "--card",
+    type=click.Path(path_type=Path),
+    help="Then install the model in this folder, with its model card; of a trajectory, what it found.",
+)
 @click.option("--no-compile", is_flag=True, help="Do not compile the layers (slower, starts at once).")
 def train(
     recipe: str,
@@ -44,5 +48,7 @@ def train(
         compiled=not no_compile,
     )
     click.echo(f"made {made}", err=True)
-    if card is not None and not trajectory:
-        click.echo(f"wrote {training.make_card(out, card)}", err=True)
+    if card is not None:
+        early = card.parent / "tiny-early"
+        written = training.add_trajectory(out, card, early) if trajectory else training.make_card(out, card)
+        click.echo(f"wrote {written}", err=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from loopcd.training.card import install, write_card
+from loopcd.training.card import install, install_early, install_trajectory, write_card
 from loopcd.training.curves import draw_curves
 from loopcd.training.figures import Extent, measure_figures
 from loopcd.training.progress import Display
@@ -21,6 +21,7 @@ __all__ = [
     "Extent",
     "Pace",
     "Plan",
+    "add_trajectory",
     "build_tokenizer",
     "draw_curves",
     "make_card",
@@ -69,6 +70,16 @@ def make_card(run: str | Path, target: str | Path, extent: Extent | None = None,
     folder = install(run, target)
     measure_figures(folder, extent, quiet)
     return write_card(folder)
+
+
+def add_trajectory(trajectory: str | Path, target: str | Path, early: str | Path, quiet: bool = False) -> Path:
+    """Put a finished trajectory into the card of the model in `target`, and the checkpoint that the rule picks into `early`."""
+    install_trajectory(trajectory, target)
+    taken = install_early(trajectory, early)
+    if taken is not None:
+        measure_figures(taken, quiet=quiet)
+        write_card(taken)
+    return write_card(target)
 
 
 def _draw(run: Path, display: Display) -> None:

@@ -10,12 +10,14 @@ from typing import Any
 from loopcd.evaluation.statistics import wilson
 from loopcd.training.checkpoints import RunFolder
 from loopcd.training.curves import draw_curves
+from loopcd.training.trajectory import FILE, read_trajectory
+from loopcd.training.trajectory_report import draw_trajectory, early_checkpoint, trajectory_section
 
 WHAT_MISLEADS = (
     "`steps-hard` lies outside of the training mix (more steps, larger numbers). `steps-shift` holds only problems that "
     "contradict a surface regularity of the training mix; it is not the ordinary benchmark. See docs/steps.md."
 )
-LIMITS = """- It knows the benchmark's few hundred words and numbers up to about 150. On any other text it is useless.
+LIMITS = """- It knows the benchmark's few hundred words and numbers up to about 250. On any other text it is useless.
 - The text it was trained on is clean and made by code; how its loops behave says nothing certain about models of web text.
 - One seed. Figures on `tuning` guided the choice of settings; figures here are on `test` unless they say otherwise."""
 
@@ -33,6 +35,33 @@ def install(run: str | Path, target: str | Path) -> Path:
     return folder
 
 
+def install_trajectory(trajectory: str | Path, target: str | Path) -> Path:
+    """Copy a trajectory's measurements and their picture into the folder `target`, for its card."""
+    source, folder = Path(trajectory), Path(target)
+    draw_trajectory(read_trajectory(source), folder / "trajectory.png")
+    shutil.copyfile(source / FILE, folder / FILE)
+    return folder
+
+
+def install_early(trajectory: str | Path, target: str | Path) -> Path | None:
+    """Copy the early checkpoint that the rule picks from a trajectory into `target`; None if the rule picks none."""
+    chosen = early_checkpoint(read_trajectory(trajectory))
+    if chosen is None:
+        return None
+    run, folder = RunFolder(Path(trajectory) / f"seed-{chosen['seed']}"), Path(target)
+    snapshot = run.snapshot_at(chosen["tokens"])
+    shutil.copytree(snapshot if snapshot.exists() else run.model, folder, dirs_exist_ok=True)
+    draw_curves(run.path, folder / "curves.png")
+    record = run.read_run()
+    recipe = record["recipe"]
+    record["command"] = f"loopcd train {recipe['name']} --trajectory"
+    recipe["description"] += f"; a checkpoint of the training of {recipe['name']}: a model still learning"
+    recipe["name"] = folder.name
+    record["log"] = [entry for entry in run.read_log() if entry["tokens"] <= chosen["tokens"]]
+    (folder / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+    return folder
+
+
 def write_card(folder: str | Path) -> Path:
     """Write README.md of a model folder from its `training.json` and what `figures.json` holds so far."""
     path = Path(folder)
@@ -43,6 +72,8 @@ def write_card(folder: str | Path) -> Path:
         parts.append(_loops(figures))
     if any(name.startswith("effect/") for name in figures):
         parts.append(_effect(figures))
+    if (path / FILE).exists():
+        parts.append(trajectory_section(read_trajectory(path)))
     notes = path / "notes.md"  # what was tried and found, written by hand
     if notes.exists():
         parts.append(notes.read_text().strip())
@@ -56,7 +87,7 @@ def _head(training: dict[str, Any]) -> str:
     recipe = training["recipe"]
     return (
         f"# {recipe['name']}\n\n{recipe['description']}. Trained from scratch on the word problems of `steps` by\n\n"
-        f"    loopcd train {recipe['name']}\n\n"
+        f"    {training.get('command', 'loopcd train ' + recipe['name'])}\n\n"
         "It is here so that looped decoding can be tried, tested and studied on any computer."
     )
 

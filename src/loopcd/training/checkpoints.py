@@ -4,7 +4,7 @@ state.pt           model, optimisers and position; replaced as a whole, so a kil
 log.jsonl          one line for each report
 run.json           recipe, seed, versions
 model/             the model and its tokenizer as transformers saves them
-snapshots/NAME/    the same at earlier times, where asked for
+snapshots/         the same after fewer tokens, where asked for
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class RunFolder:
     def model(self) -> Path:
         return self.path / "model"
 
-    def snapshot(self, name: str) -> Path:
-        return self.path / "snapshots" / name
+    def snapshot_at(self, tokens: int) -> Path:
+        return self.path / "snapshots" / f"tokens-{tokens:09d}"
 
     def save_state(self, model: LoopedModel, optimisers: Optimisers, position: Position) -> None:
         state = {"model": model.state_dict(), "optimisers": optimisers.state(), "position": asdict(position)}

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from loopcd.analysis import statistics
 from loopcd.decoding import Generation
-from loopcd.decoding.rules import confidence_drop, margin, plausible
 from loopcd.evaluation.tasks.steps import Problem
-from loopcd.models import LoopedModel, loop_logits
+from loopcd.models import LoopedModel
+from loopcd.tracing import LoopTrace, Written, trace_texts
 
-HARD_DROP = 1.5
 PLAUSIBILITY = 0.1
 
 
@@ -38,23 +37,18 @@ def dynamics(
 ) -> Dynamics:
     """Over the answers `made` that the model gave to `problems`."""
     hard = contested = positions = 0
-    agreeing = torch.zeros(model.num_loops)
-    for logits in answer_logits(model, tokenizer, problems, made):  # [loops, answer, vocab]
-        last = logits[-1]
-        chosen = last.argmax(dim=-1)  # [answer]
-        margins = margin(logits, chosen.expand(logits.shape[:2]))  # [loops, answer]
-        hard += int((confidence_drop(margins.T) >= HARD_DROP).sum())
-        contested += int((plausible(last, PLAUSIBILITY).sum(dim=-1) > 1).sum())
-        agreeing += (logits.argmax(dim=-1) == chosen).sum(dim=-1)
-        positions += len(chosen)
+    agreeing = np.zeros(model.num_loops)
+    for trace in answer_traces(model, tokenizer, problems, made):
+        hard += int(statistics.hard_tokens(trace).sum())
+        contested += int(statistics.contested(trace).sum())
+        agreeing += statistics.agreement_by_loop(trace) * len(trace)
+        positions += len(trace)
     return Dynamics(positions, hard / positions, contested / positions, tuple((agreeing / positions).tolist()))
 
 
-def answer_logits(
+def answer_traces(
     model: LoopedModel, tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem], made: Sequence[Generation]
-) -> Iterator[Tensor]:
-    """For each answer the logits [loops, answer, vocab] that choose its tokens."""
-    for problem, each in zip(problems, made, strict=True):
-        prompt = tokenizer(problem.prompt).input_ids
-        seen = torch.tensor([prompt + each.token_ids[:-1]])  # nothing is chosen after the last token
-        yield loop_logits(model, seen)[0, :, len(prompt) - 1 :]
+) -> Iterator[LoopTrace]:
+    """What the loops say about each answer."""
+    items = (Written.of(problem.prompt, each) for problem, each in zip(problems, made, strict=True))
+    return trace_texts(model, tokenizer, items, plausibility=PLAUSIBILITY)

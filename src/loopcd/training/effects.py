@@ -13,12 +13,12 @@ from math import sqrt
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from loopcd.analysis.contests import Contests, at_loop
 from loopcd.decoding import Generation, LoopCD
-from loopcd.decoding.rules import contrast, plausible
 from loopcd.evaluation.statistics import mcnemar
 from loopcd.evaluation.tasks.steps import Problem
 from loopcd.models import LoopedModel
-from loopcd.training.dynamics import PLAUSIBILITY, answer_logits
+from loopcd.training.dynamics import PLAUSIBILITY, answer_traces
 from loopcd.training.measure import answers, right
 
 STRENGTHS = (0.1, 0.2, 0.3)
@@ -100,14 +100,6 @@ def _diverging(
     settings: Sequence[Setting],
 ) -> dict[Setting, list[int]]:
     """For each setting the problems along whose greedy text LoopCD would choose another token somewhere."""
-    found: dict[Setting, list[int]] = {setting: [] for setting in settings}
-    for index, logits in enumerate(answer_logits(model, tokenizer, problems, made)):  # [loops, answer, vocab]
-        expert = logits[-1]
-        allowed = plausible(expert, PLAUSIBILITY)
-        if not (allowed.sum(dim=-1) > 1).any():
-            continue
-        for setting in settings:
-            scores = contrast(expert, logits[setting.amateur_loop - 1], setting.strength, allowed)
-            if (scores.argmax(dim=-1) != expert.argmax(dim=-1)).any():
-                found[setting].append(index)
-    return found
+    contests = Contests.of(answer_traces(model, tokenizer, problems, made))
+    loops = range(1, model.num_loops)
+    return {each: contests.changed(at_loop(each.amateur_loop), loops, each.strength) for each in settings}

@@ -31,7 +31,7 @@ class Extent:
     """How much is measured: problems on the test split, on the tuning split, and answers read for their dynamics."""
 
     test: int = 2000
-    tuning: int = 500
+    tuning: int = 2000
     read: int = 300
 
 

@@ -153,7 +153,7 @@ class Trainer:
     def _keep_snapshots(self, before: int) -> None:
         for tokens in self.pace.snapshots:
             if before < tokens <= self.position.tokens:
-                self._report_model(self.folder.snapshot(f"tokens-{tokens:09d}"))
+                self._report_model(self.folder.snapshot_at(tokens))
 
     def _report_model(self, folder: Path) -> None:
         export(self._synchronised(), self.tokenizer, folder)

@@ -25,7 +25,7 @@ from loopcd.training.recipes import recipe_named
 from loopcd.training.tokenizer import build_tokenizer
 from loopcd.training.trainer import Pace, Trainer
 
-LEAST_CHECKPOINTS, LEAST_SEEDS = 12, 3
+FILE = "trajectory.jsonl"
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,17 @@ class Plan:
     tokens        length of each run; the schedule of the rate ends there
     checkpoints   snapshots, at numbers of tokens in geometric progression from `first` to `tokens`
     problems      problems measured at each snapshot, of each variant
+    stopped       how many of them the model also answers when it is stopped after an early loop
     strengths     LoopCD's strengths, with the amateur at loop 1
     """
 
     recipe: str = "tiny-ouro"
     seeds: tuple[int, ...] = (0, 1, 2)
-    tokens: int = 4_000_000
-    first: int = 300_000
-    checkpoints: int = 12
-    problems: int = 500
+    tokens: int = 3_600_000
+    first: int = 600_000
+    checkpoints: int = 14
+    problems: int = 400
+    stopped: int = 200
     variants: tuple[str, ...] = ("steps", "steps-shift")
     strengths: tuple[float, ...] = (0.1, 0.2, 0.5)
     split: str = "tuning"
@@ -65,12 +67,12 @@ def run_trajectory(plan: Plan, out: str | Path, quiet: bool = False, compiled: b
         for seed in plan.seeds:
             _train_seed(plan, seed, folder / f"seed-{seed}", display, compiled)
             _measure_seed(plan, seed, folder, display)
-    return folder / "trajectory.jsonl"
+    return folder / FILE
 
 
 def read_trajectory(out: str | Path) -> list[dict[str, Any]]:
     """One record for each (seed, tokens, variant)."""
-    file = Path(out) / "trajectory.jsonl"
+    file = Path(out) / FILE
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
@@ -86,7 +88,7 @@ def _train_seed(plan: Plan, seed: int, out: Path, display: Display, compiled: bo
 
 def _measure_seed(plan: Plan, seed: int, out: Path, display: Display) -> None:
     run = RunFolder(out / f"seed-{seed}")
-    folders = {tokens: run.snapshot(f"tokens-{tokens:09d}") for tokens in plan.snapshots[:-1]}
+    folders = {tokens: run.snapshot_at(tokens) for tokens in plan.snapshots[:-1]}
     folders[plan.snapshots[-1]] = run.model
     done = {(record["seed"], record["tokens"], record["variant"]) for record in read_trajectory(out)}
     for tokens, folder in folders.items():
@@ -97,16 +99,16 @@ def _measure_seed(plan: Plan, seed: int, out: Path, display: Display) -> None:
             assert tokenizer is not None
             record = {"seed": seed, "tokens": tokens, "variant": variant, "split": plan.split}
             record |= measure_checkpoint(model, tokenizer, plan, variant)
-            with (out / "trajectory.jsonl").open("a") as file:
+            with (out / FILE).open("a") as file:
                 file.write(json.dumps(record) + "\n")
             display.say(f"seed {seed}, {tokens:,} tokens, {variant}: {_told(record)}")
 
 
 def measure_checkpoint(model: LoopedModel, tokenizer: PreTrainedTokenizerBase, plan: Plan, variant: str) -> dict[str, Any]:
-    """Greedy accuracy by loop and LoopCD's effect at each strength, on one variant."""
+    """Greedy accuracy by loop (early loops on fewer problems) and LoopCD's effect at each strength, on one variant."""
     problems = steps.problems(variant, plan.split, plan.problems)
     greedy = answers(model, tokenizer, problems)
-    early = right_by_loop(model, tokenizer, problems, _early_loops(model))
+    early = right_by_loop(model, tokenizer, problems[: plan.stopped], _early_loops(model))
     accuracy = {loop: sum(each) / len(each) for loop, each in early.items()}
     accuracy[model.num_loops] = sum(right(problems, greedy)) / len(problems)
     measured = effects(model, tokenizer, problems, [Setting(1, strength) for strength in plan.strengths], greedy)

@@ -1,4 +1,4 @@
-"""tiny-huginn: Huginn's architecture and objective, one layer each in prelude, core and coda, eight loops on average."""
+"""tiny-huginn: Huginn's architecture and objective, one layer each in prelude, core and coda, twelve loops on average."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def recipe(vocabulary: int, end: int, padding: int) -> Recipe:
         n_layers_in_prelude=1,
         n_layers_in_recurrent_block=1,  # one layer in the core: with two, a trial's loops went unused
         n_layers_in_coda=1,
-        mean_recurrence=8,
+        mean_recurrence=12,
         block_size=512,
         tie_embeddings=True,
         qk_bias=True,
@@ -31,9 +31,9 @@ def recipe(vocabulary: int, end: int, padding: int) -> Recipe:
         name="tiny-huginn",
         architecture=HuginnForCausalLM,
         config=config,
-        objective=RecurrentDepth(mean_loops=8, spread=0.5, backpropagated=4, noisy_start=0.5),
-        tokens=5_200_000,
+        objective=RecurrentDepth(mean_loops=12, spread=0.5, backpropagated=4, noisy_start=0.5),
+        tokens=4_000_000,
         text=Text(),
         optimiser=Optimiser(),
-        description="Huginn's architecture, 1 prelude + 1 core + 1 coda layer, width 128, 8 loops",
+        description="Huginn's architecture, 1 prelude + 1 core + 1 coda layer, width 128, 12 loops",
     )

@@ -44,7 +44,7 @@ def recipe(vocabulary: int, end: int, padding: int) -> Recipe:
         architecture=OuroForCausalLM,
         config=config,
         objective=ExpectedExit(entropy=0.05),
-        tokens=4_350_000,
+        tokens=3_600_000,
         text=Text(),
         optimiser=Optimiser(),
         prepare=calm_start,
