@@ -20,10 +20,10 @@ if TYPE_CHECKING:
         NoiseCD,
         SelfDraft,
         SelfEval,
-        generate,
         stream,
     )
     from loopcd.models import HuginnForCausalLM, OuroForCausalLM, load, loop_logits
+    from loopcd.tracing import LoopTrace, TraceWriter, generate, read_traces
 
 __version__ = "0.1.0"
 
@@ -31,14 +31,17 @@ __version__ = "0.1.0"
 AutoConfig.register(HuginnConfig.model_type, HuginnConfig, exist_ok=True)
 AutoConfig.register(OuroConfig.model_type, OuroConfig, exist_ok=True)
 
-_MODELS = ("HuginnForCausalLM", "OuroForCausalLM", "load", "loop_logits")
+_ROOMS = {
+    **dict.fromkeys(("HuginnForCausalLM", "OuroForCausalLM", "load", "loop_logits"), "loopcd.models"),
+    **dict.fromkeys(("LoopTrace", "TraceWriter", "generate", "read_traces"), "loopcd.tracing"),
+}
 
 
 def __getattr__(name: str) -> Any:
     """Bring in a room when something of it is first asked for."""
     if name not in __all__:
         raise AttributeError(f"module 'loopcd' has no attribute {name!r}")
-    return getattr(import_module("loopcd.models" if name in _MODELS else "loopcd.decoding"), name)
+    return getattr(import_module(_ROOMS.get(name, "loopcd.decoding")), name)
 
 
 __all__ = [
@@ -48,12 +51,15 @@ __all__ = [
     "Greedy",
     "HuginnForCausalLM",
     "LoopCD",
+    "LoopTrace",
     "NoiseCD",
     "OuroForCausalLM",
     "SelfDraft",
     "SelfEval",
+    "TraceWriter",
     "generate",
     "load",
     "loop_logits",
+    "read_traces",
     "stream",
 ]

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from loopcd.cli.methods import build_method, method_options
 @click.option("--batch-size", type=int, default=8, show_default=True)
 @click.option("--dtype", help="float32, bfloat16 or float16 (the checkpoint's own if not given).")
 @click.option("--device", help="cpu, cuda, ... (a GPU where there is one).")
+@click.option("--trace", "trace_file", type=click.Path(), help="Write to this file what every loop said about every token.")
 @click.option("--stream", "streamed", is_flag=True, help="Print the text as it is made.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def generate(
@@ -40,6 +42,7 @@ def generate(
     source: str | None,
     model: str,
     method: str,
+    trace_file: str | None,
     streamed: bool,
     as_json: bool,
     dtype: str | None,
@@ -48,8 +51,10 @@ def generate(
 ) -> None:
     """Continue PROMPT, or the prompts of a file or of standard input."""
     prompts = list(_prompts(prompt, source))
-    if streamed and (as_json or len(prompts) != 1):
-        raise click.UsageError("--stream prints the text of one prompt as it is made: not with --json or several prompts")
+    if streamed and (as_json or trace_file is not None or len(prompts) != 1):
+        raise click.UsageError(
+            "--stream prints the text of one prompt as it is made: not with --json, --trace or several prompts"
+        )
     run_names = ("max_new_tokens", "stop", "temperature", "top_p", "seed", "init_seed", "num_loops", "batch_size")
     run = {name: options.pop(name) for name in run_names}
     chosen = build_method(method, options)
@@ -63,8 +68,8 @@ def generate(
             sys.stdout.flush()
         click.echo()
         return
-    with progress_bar("generating", len(prompts)) as show:
-        made = loopcd.generate(loaded, tokenizer, prompts, chosen, progress=show, **run)
+    with progress_bar("generating", len(prompts)) as show, _writer(trace_file) as trace:
+        made = loopcd.generate(loaded, tokenizer, prompts, chosen, progress=show, trace=trace, **run)
     results = [{"prompt": text, **_as_dict(each)} for text, each in zip(prompts, made, strict=True)]
     if as_json:
         shown = {key: value for key, value in options.items() if value is not None}
@@ -74,6 +79,13 @@ def generate(
         if len(results) > 1:
             click.echo(("" if number == 0 else "\n") + f"# {result['prompt']}")
         click.echo(result["text"])
+
+
+def _writer(path: str | None) -> Any:
+    """Where traces go, closed when all are written; False where none are asked for."""
+    import loopcd
+
+    return nullcontext(False) if path is None else loopcd.TraceWriter(path)
 
 
 def _as_dict(generation: Any) -> dict[str, Any]:

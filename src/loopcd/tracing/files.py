@@ -1,0 +1,138 @@
+"""Traces on disk: an `.npz` of one or many, written one after the other and read one at a time.
+
+Each trace takes a few arrays named `000000/tokens`, `000000/loops` and so on, so that `numpy.load` reads the file as well.
+"""
+
+import json
+import zipfile
+import zlib
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from types import TracebackType
+from typing import Any, overload
+
+import numpy as np
+
+from loopcd.tracing.trace import LoopTrace, starts_of
+
+VERSION = 1
+_TOKENS = ("token_ids", "winner", "unconstrained", "plausible_count", "exit_loop")  # stacked as int32 [5, n]
+_LOOPS = ("logit", "runner_up", "log_norm", "entropy", "change")  # stacked as float32 [5, n, L]
+_OWN = ("prompt_ids", "top_ids", "top_logits", "plausible_ids", "plausible_logits")
+_FACTS = (
+    *("prompt", "text", "pieces", "amateur_loop", "strength", "plausibility", "num_loops", "model", "method"),
+    *("init_seed", "token_texts", "extra"),
+)
+
+
+class TraceWriter:
+    """Writes traces as they come; a context manager. What stood at the path before is replaced.
+
+    The file can be read once the writer is closed, which also happens when the work is interrupted.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.written = 0
+        self._file = zipfile.ZipFile(self.path, "w", zipfile.ZIP_DEFLATED, compresslevel=4)
+
+    def add(self, trace: LoopTrace) -> None:
+        """Append one trace."""
+        for name, array in _packed(trace).items():
+            with self._file.open(f"{self.written:06d}/{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+        self.written += 1
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> "TraceWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trail: TracebackType | None) -> None:
+        self.close()
+
+
+class TraceFile(Sequence[LoopTrace]):
+    """The traces of a file, each loaded when it is asked for."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        try:
+            self._file = zipfile.ZipFile(self.path)
+        except zipfile.BadZipFile as error:
+            raise ValueError(f"{self.path} is not a file of traces, or was not written to its end") from error
+        self._names = set(self._file.namelist())
+        numbers = {name.partition("/")[0] for name in self._names}
+        self._numbers = [f"{number:06d}" for number in range(len(numbers))]
+        if numbers != set(self._numbers):
+            raise ValueError(f"{self.path} is not a file of traces: it holds {', '.join(sorted(self._names)[:3])} …")
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> LoopTrace: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[LoopTrace]: ...
+    def __getitem__(self, index: int | slice) -> LoopTrace | list[LoopTrace]:
+        if isinstance(index, slice):
+            return [self._trace(number) for number in self._numbers[index]]
+        return self._trace(self._numbers[index])
+
+    def _trace(self, number: str) -> LoopTrace:
+        try:
+            names = ("facts", "tokens", "loops", *_OWN)
+            return _unpacked({name: self._array(f"{number}/{name}.npy") for name in names})
+        except (KeyError, TypeError, ValueError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise ValueError(f"{self.path}, trace {int(number)}: {_reason(error)}") from error
+
+    def _array(self, name: str) -> np.ndarray:
+        return np.lib.format.read_array(BytesIO(self._file.read(name)), allow_pickle=False)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_traces(path: str | Path) -> TraceFile:
+    """The traces that a `TraceWriter` wrote, as a sequence."""
+    return TraceFile(path)
+
+
+def _packed(trace: LoopTrace) -> dict[str, np.ndarray]:
+    facts = {"version": VERSION, **{name: getattr(trace, name) for name in _FACTS}}
+    try:
+        written = json.dumps(facts, ensure_ascii=False, allow_nan=False).encode("utf-8", "surrogatepass")
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"extra={trace.extra!r}: only what JSON can hold ({error})") from error
+    return {
+        "facts": np.frombuffer(written, np.uint8),
+        "tokens": np.stack([getattr(trace, name).astype(np.int32) for name in _TOKENS]),
+        "loops": np.stack([getattr(trace, name) for name in _LOOPS]),
+        **{name: getattr(trace, name) for name in _OWN},
+    }
+
+
+def _unpacked(arrays: dict[str, np.ndarray]) -> LoopTrace:
+    facts: dict[str, Any] = json.loads(arrays["facts"].tobytes().decode("utf-8", "surrogatepass"))
+    version = facts.pop("version", None)
+    if version != VERSION:
+        raise ValueError(f"version {version!r} of the format: this release reads version {VERSION}")
+    if set(facts) != set(_FACTS):
+        raise ValueError(f"it should say {', '.join(sorted(set(_FACTS) ^ set(facts)))} otherwise")
+    facts["pieces"] = tuple(facts["pieces"])
+    facts["token_texts"] = {int(token): text for token, text in facts["token_texts"].items()}
+    tokens = dict(zip(_TOKENS, arrays["tokens"], strict=True))
+    loops = dict(zip(_LOOPS, arrays["loops"], strict=True))
+    return LoopTrace(
+        **{**tokens, "exit_loop": tokens["exit_loop"].astype(np.int16)},
+        **loops,
+        **{name: arrays[name] for name in _OWN},
+        plausible_start=starts_of(tokens["plausible_count"]),
+        **facts,
+    )
+
+
+def _reason(error: Exception) -> str:
+    return f"no {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__

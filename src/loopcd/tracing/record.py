@@ -1,0 +1,166 @@
+"""Traces of texts that exist already: one pass over prompt and text, loop by loop."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from loopcd.decoding import Generation, checks
+from loopcd.decoding.rules import relative_change
+from loopcd.models import LoopedModel
+from loopcd.tracing.measure import Setting, measured
+from loopcd.tracing.pieces import text_pieces, texts_of
+from loopcd.tracing.trace import LoopTrace
+
+
+@dataclass(frozen=True)
+class Written:
+    """A text to trace: a prompt, the tokens that follow it, and what is to be noted of how they came about."""
+
+    prompt: str | Sequence[int]
+    token_ids: Sequence[int]
+    text: str | None = None  # the tokens' text without special ones, unless given
+    loops: Sequence[int] | None = None  # run for each token when it was generated; None: all
+    init_seed: int | None = None
+    method: str = "greedy"
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, prompt: str | Sequence[int], made: Generation, method: str = "greedy", init_seed: int | None = None, **extra: Any
+    ) -> "Written":
+        """What was generated for a prompt."""
+        return cls(prompt, made.token_ids, made.text, made.loops, init_seed, method, extra)
+
+
+def trace_texts(
+    model: LoopedModel,
+    tokenizer: Any,
+    items: Iterable[Written],
+    *,
+    amateur_loop: int | None = None,
+    strength: float | None = None,
+    plausibility: float = 0.1,
+    top: int = 6,
+    num_loops: int | None = None,
+    batch_size: int = 8,
+) -> Iterator[LoopTrace]:
+    """The trace of each text, in their order; one batch is in memory at a time.
+
+    Amateur and strength are the model's preset where not given.
+    """
+    checks.whole("batch_size", batch_size, 1)
+    setting = Setting.of(model, num_loops, amateur_loop, strength, plausibility, top)
+    return _traces(model, tokenizer, iter(items), setting, batch_size)
+
+
+def _traces(
+    model: LoopedModel, tokenizer: Any, items: Iterator[Written], setting: Setting, batch_size: int
+) -> Iterator[LoopTrace]:
+    batch: list[Written] = []
+    for item in items:
+        if batch and (len(batch) == batch_size or (batch[0].init_seed is None) != (item.init_seed is None)):
+            yield from trace_batch(model, tokenizer, batch, setting)
+            batch = []
+        batch.append(item)
+    if batch:
+        yield from trace_batch(model, tokenizer, batch, setting)
+
+
+def trace_batch(model: LoopedModel, tokenizer: Any, items: Sequence[Written], setting: Setting) -> list[LoopTrace]:
+    """The traces of texts that go through the model together: all from a drawn initial state, or none."""
+    prompts = [_prompt_ids(item.prompt, tokenizer) for item in items]
+    for item in items:
+        if not len(item.token_ids):
+            raise ValueError("token_ids is empty: a trace needs at least one token")
+    readouts, changes = _read(model, prompts, items, setting.num_loops)
+    ends = np.cumsum([0, *(len(item.token_ids) for item in items)])
+    spans = [slice(int(start), int(stop)) for start, stop in pairwise(ends)]
+    return [
+        assembled(model, tokenizer, item, prompt, setting, [each[span] for each in readouts], [each[span] for each in changes])
+        for item, prompt, span in zip(items, prompts, spans, strict=True)
+    ]
+
+
+@torch.no_grad()
+def _read(
+    model: LoopedModel, prompts: Sequence[Sequence[int]], items: Sequence[Written], num_loops: int
+) -> tuple[list[Tensor], list[Tensor]]:
+    """What the head reads [N, width], and the latents' change [N], after each loop, where a token of a text is chosen.
+
+    Rows are padded on the right: no token sees what comes after it, so no mask is needed.
+    """
+    seen = [[*prompt, *item.token_ids[:-1]] for prompt, item in zip(prompts, items, strict=True)]
+    ids = torch.zeros(len(seen), max(map(len, seen)), dtype=torch.long)
+    for row, tokens in enumerate(seen):
+        ids[row, : len(tokens)] = torch.tensor(tokens)
+    rows = torch.cat([torch.full((len(item.token_ids),), row) for row, item in enumerate(items)]).to(model.device)
+    columns = torch.cat([torch.arange(len(p) - 1, len(s)) for p, s in zip(prompts, seen, strict=True)]).to(model.device)
+    seeds = [item.init_seed for item in items if item.init_seed is not None]
+    drawn: dict[str, Any] = {"init_seed": seeds} if seeds else {}
+    state = model.begin(ids.to(model.device), **drawn)
+    readouts, changes = [], []
+    for _ in range(num_loops):
+        before, state = state, model.advance(state)
+        readouts.append(model.readout(state)[rows, columns])
+        changes.append(relative_change(before.hidden[rows, columns].float(), state.hidden[rows, columns].float()))
+    return readouts, changes
+
+
+@torch.no_grad()
+def assembled(
+    model: LoopedModel,
+    tokenizer: Any,
+    item: Written,
+    prompt_ids: Sequence[int],
+    setting: Setting,
+    readouts: Sequence[Tensor],
+    changes: Sequence[Tensor],
+) -> LoopTrace:
+    """One text's trace from what was read at its n tokens: [n, width] and [n] of each loop."""
+    arrays = measured(model, readouts, changes, setting)
+    tokens = list(map(int, item.token_ids))
+    text = item.text
+    if text is None:
+        text = "" if tokenizer is None else tokenizer.decode(tokens, skip_special_tokens=True)
+    ids = np.concatenate([tokens, arrays["top_ids"].ravel(), arrays["plausible_ids"], arrays["unconstrained"]])
+    return LoopTrace(
+        prompt=item.prompt if isinstance(item.prompt, str) else _decoded(tokenizer, prompt_ids),
+        text=text,
+        prompt_ids=np.array(prompt_ids, np.int32),
+        token_ids=np.array(tokens, np.int32),
+        pieces=text_pieces(tokenizer, tokens),
+        exit_loop=np.array([setting.num_loops] * len(tokens) if item.loops is None else item.loops, np.int16),
+        **arrays,
+        amateur_loop=setting.amateur_loop,
+        strength=setting.strength,
+        plausibility=setting.plausibility,
+        num_loops=setting.num_loops,
+        model=model_name(model),
+        method=item.method,
+        init_seed=item.init_seed,
+        token_texts=texts_of(tokenizer, np.unique(ids).tolist()),
+        extra=dict(item.extra),
+    )
+
+
+def model_name(model: LoopedModel) -> str:
+    """What the model was loaded as: the last part of its name or folder, else its type."""
+    return (model.config.name_or_path or "").rstrip("/").rpartition("/")[2] or model.config.model_type
+
+
+def _prompt_ids(prompt: str | Sequence[int], tokenizer: Any) -> list[int]:
+    if isinstance(prompt, str) and tokenizer is None:
+        raise ValueError("prompt is a text, but there is no tokenizer: pass token ids")
+    ids = tokenizer(prompt).input_ids if isinstance(prompt, str) else prompt
+    if not len(ids):
+        raise ValueError("prompt is empty: at least one token")
+    return list(map(int, ids))
+
+
+def _decoded(tokenizer: Any, ids: Sequence[int]) -> str:
+    return "" if tokenizer is None else tokenizer.decode(ids)

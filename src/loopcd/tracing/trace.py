@@ -1,0 +1,157 @@
+"""`LoopTrace`: what every loop said about every token of one generated text."""
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+MOST_PLAUSIBLE = 64  # larger plausible sets are cut to their best tokens
+
+# name: (dtype, shape): n tokens, p of the prompt, L loops, K top tokens, S plausible tokens in all
+ARRAYS: dict[str, tuple[str, str]] = {
+    "prompt_ids": ("int32", "p"),
+    "token_ids": ("int32", "n"),
+    "exit_loop": ("int16", "n"),
+    "winner": ("int32", "n"),
+    "logit": ("float32", "nL"),
+    "runner_up": ("float32", "nL"),
+    "log_norm": ("float32", "nL"),
+    "entropy": ("float32", "nL"),
+    "change": ("float32", "nL"),
+    "top_ids": ("int32", "nLK"),
+    "top_logits": ("float32", "nLK"),
+    "plausible_start": ("int32", "m"),  # m = n + 1
+    "plausible_count": ("int32", "n"),
+    "plausible_ids": ("int32", "S"),
+    "plausible_logits": ("float32", "SL"),
+    "unconstrained": ("int32", "n"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class LoopTrace:
+    """One text of n tokens, seen by each of the L loops. Arrays are numpy's; index i − 1 is the model *stopped after loop i*.
+
+    All numbers come from one pass over the prompt and the whole text at full depth, from raw logits (no temperature, no
+    processors). Where tokens left the loop early, `exit_loop` says so, and the numbers are still those of the full depth:
+    what the loops would have said about this text, not what the exiting model saw (`full_depth` is False then).
+    """
+
+    prompt: str
+    text: str  # as `Generation.text`: no special tokens, up to the first stop string
+    prompt_ids: np.ndarray  # [p] int32
+    token_ids: np.ndarray  # [n] int32, the generated tokens
+    pieces: tuple[str, ...]  # n texts that join to the text with special tokens; one that completes no character is empty
+    exit_loop: np.ndarray  # [n] int16, loops that the method which generated it ran for the token
+    winner: np.ndarray  # [n] int32, y*: the best token of the last loop
+    logit: np.ndarray  # [n, L] float32, z_i(y*)
+    runner_up: np.ndarray  # [n, L] float32, max over v ≠ y* of z_i(v)
+    log_norm: np.ndarray  # [n, L] float32, logsumexp of z_i
+    entropy: np.ndarray  # [n, L] float32, nats
+    change: np.ndarray  # [n, L] float32, ‖h_i − h_(i−1)‖ / ‖h_i‖ of the latent there; i = 1: against the initial state
+    top_ids: np.ndarray  # [n, L, K] int32, the best tokens of each loop, best first
+    top_logits: np.ndarray  # [n, L, K] float32
+    plausible_start: np.ndarray  # [n + 1] int32: token t's plausible set is start[t] : start[t + 1] of the next two
+    plausible_count: np.ndarray  # [n] int32, its true size; kept are at most the 64 best
+    plausible_ids: np.ndarray  # [S] int32, the expert's best first, so the first is y*
+    plausible_logits: np.ndarray  # [S, L] float32, what every loop says of them
+    unconstrained: np.ndarray  # [n] int32, argmax over all v of z_L(v) − strength · z_amateur(v); y* where it is as good
+    amateur_loop: int
+    strength: float
+    plausibility: float
+    num_loops: int
+    model: str
+    method: str
+    init_seed: int | None = None  # of the initial state (Huginn); None: zero
+    token_texts: dict[int, str] = field(default_factory=dict)  # of every id in the trace, where there was a tokenizer
+    extra: dict[str, Any] = field(default_factory=dict)  # JSON: gold answer, item, right or wrong, …
+
+    def __post_init__(self) -> None:
+        self._check_shapes()
+        self._check_settings()
+        self._check_values()
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LoopTrace):
+            return NotImplemented
+        return all(_same(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    @property
+    def margin(self) -> np.ndarray:
+        """[n, L], m_i = z_i(y*) − max over v ≠ y* of z_i(v)"""
+        return self.logit - self.runner_up
+
+    @property
+    def probability(self) -> np.ndarray:
+        """[n, L], p_i(y*)"""
+        return np.exp(self.logit - self.log_norm)
+
+    @property
+    def full_depth(self) -> bool:
+        """Whether every token ran all loops when it was generated, so that the trace is what the method saw."""
+        return bool((self.exit_loop == self.num_loops).all())
+
+    def plausible(self, token: int) -> slice:
+        """Where token t's plausible set stands in `plausible_ids` and `plausible_logits`."""
+        return slice(int(self.plausible_start[token]), int(self.plausible_start[token + 1]))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        return sum(getattr(self, name).nbytes for name in ARRAYS)
+
+    def _check_shapes(self) -> None:
+        sizes = {"n": len(self.token_ids), "m": len(self.token_ids) + 1, "L": self.num_loops}
+        for name, (dtype, shape) in ARRAYS.items():
+            array = getattr(self, name)
+            if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim != len(shape):
+                raise ValueError(f"{name}: an array of {dtype} with {len(shape)} dimensions, not {_told(array)}")
+            wanted = tuple(sizes.setdefault(letter, size) for letter, size in zip(shape, array.shape, strict=True))
+            if array.shape != wanted:
+                raise ValueError(f"{name} has shape {array.shape}, the other arrays ask for {wanted}")
+        if sizes["n"] == 0 or len(self.pieces) != sizes["n"]:
+            raise ValueError(f"a trace of {sizes['n']} tokens with {len(self.pieces)} pieces: as many of both, at least 1")
+
+    def _check_settings(self) -> None:
+        if not 1 <= self.amateur_loop <= self.num_loops:
+            raise ValueError(f"amateur_loop={self.amateur_loop}: from 1 to {self.num_loops}")
+        if not 0 < self.plausibility <= 1 or not self.strength >= 0:
+            raise ValueError(f"plausibility={self.plausibility}, strength={self.strength}: in (0, 1], and at least 0")
+        if self.exit_loop.min() < 1 or self.exit_loop.max() > self.num_loops:
+            raise ValueError(f"exit_loop: from 1 to {self.num_loops}, not {self.exit_loop.min()} to {self.exit_loop.max()}")
+
+    def _check_values(self) -> None:
+        sizes = np.diff(self.plausible_start)
+        if self.plausible_start[0] != 0 or self.plausible_start[-1] != len(self.plausible_ids) or (sizes < 1).any():
+            raise ValueError("plausible_start: from 0 to the number of plausible tokens, at least one for each token")
+        if (sizes != np.minimum(self.plausible_count, MOST_PLAUSIBLE)).any():
+            raise ValueError(f"plausible_count: the size of each plausible set, of which the {MOST_PLAUSIBLE} best are kept")
+        if (self.plausible_ids[self.plausible_start[:-1]] != self.winner).any():
+            raise ValueError("winner: the first token of each plausible set")
+        for name in ("logit", "runner_up", "log_norm", "entropy", "change", "top_logits", "plausible_logits"):
+            if not np.isfinite(getattr(self, name)).all():
+                raise ValueError(f"{name} holds numbers that are not finite: the model computes none, or infinite ones")
+        if (self.logit[:, -1] < self.runner_up[:, -1]).any():
+            raise ValueError("winner: the last loop has a better token")
+        if (np.diff(self.top_logits, axis=2) > 0).any():
+            raise ValueError("top_logits: the best first")
+
+
+def starts_of(count: np.ndarray) -> np.ndarray:
+    """`plausible_start` from `plausible_count`."""
+    return np.concatenate([[0], np.minimum(count, MOST_PLAUSIBLE).cumsum()]).astype(np.int32)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray):
+        return isinstance(other, np.ndarray) and one.dtype == other.dtype and np.array_equal(one, other)
+    return one == other
+
+
+def _told(value: Any) -> str:
+    return f"{value.dtype} of shape {value.shape}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
