@@ -1,0 +1,190 @@
+"""What the page steps through: a prompt with the texts that methods made of it, from files or from a search."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loopcd.analysis.statistics import hard_tokens
+from loopcd.decoding import Generation, LoopCD, Method
+from loopcd.evaluation.engine import LocalEngine, Request
+from loopcd.evaluation.task import Item, Task
+from loopcd.lens import payload
+from loopcd.tracing import LoopTrace, Written, describe, read_traces, trace_texts
+
+BATCH = 16  # problems that a search looks at together
+KINDS = ("gained", "lost", "same")  # what may have become of a problem on which the texts differ
+
+
+@dataclass(frozen=True)
+class Example:
+    """One prompt, and a trace of each text that was made of it."""
+
+    id: str
+    label: str
+    traces: tuple[LoopTrace, ...]
+
+    @property
+    def outcome(self) -> str | None:
+        """Right or wrong before and after: of greedy's text and the next one, where both were graded."""
+        graded = [trace.extra.get("correct") for trace in in_order(self.traces)[:2]]
+        match graded:
+            case [bool(before), bool(after)]:
+                return ("right" if before else "wrong") if before == after else ("gained" if after else "lost")
+        return None
+
+    def summary(self) -> dict[str, Any]:
+        """What a list of examples needs to know."""
+        first = self.traces[0]
+        return {
+            "id": self.id,
+            "label": self.label,
+            "prompt": first.prompt,
+            "gold": next((t.extra["gold"] for t in self.traces if isinstance(t.extra.get("gold"), str | int | float)), None),
+            "outcome": self.outcome,
+            "differs": any(not np.array_equal(first.token_ids, other.token_ids) for other in self.traces[1:]),
+            "hard": max(int(hard_tokens(trace).sum()) for trace in self.traces),
+        }
+
+    def payloads(self) -> list[dict[str, Any]]:
+        return [payload.whole(trace) for trace in in_order(self.traces)]
+
+
+def in_order(traces: Iterable[LoopTrace]) -> list[LoopTrace]:
+    """Greedy's first, as the page shows them."""
+    return sorted(traces, key=lambda trace: not trace.method.lower().startswith("greedy"))
+
+
+def examples_of(traces: Iterable[LoopTrace], limit: int | None = None, prefix: str = "file") -> tuple[list[Example], int]:
+    """Texts of one prompt by one model together, in the order of the prompts; and how many prompts `limit` left out."""
+    groups: dict[tuple[str, str], list[LoopTrace]] = {}
+    left_out: set[tuple[str, str]] = set()
+    for trace in traces:
+        key = (trace.model, trace.prompt)
+        if key in groups or limit is None or len(groups) < limit:
+            groups.setdefault(key, []).append(trace)
+        else:
+            left_out.add(key)
+    made = [Example(f"{prefix}-{number}", label(group[0]), tuple(group)) for number, group in enumerate(groups.values(), 1)]
+    return made, len(left_out)
+
+
+def label(trace: LoopTrace) -> str:
+    """How a list names the example: the item, and how its prompt ends."""
+    asked = trace.prompt.strip().removesuffix("Answer:").rstrip().rpartition("\n")[2].removeprefix("Question: ")
+    item = trace.extra.get("item")
+    return f"{item}: {asked}"[:120] if isinstance(item, str) else asked[:120]
+
+
+def read_examples(paths: Sequence[Path], limit: int | None = None, prefix: str = "file") -> tuple[list[Example], int]:
+    """The examples of trace files; texts of one prompt are put together across files."""
+    files = [read_traces(path) for path in paths]
+    try:
+        return examples_of((trace for file in files for trace in file), limit, prefix)
+    finally:
+        for file in files:
+            file.close()
+
+
+# The search for problems on which two methods differ
+
+
+@dataclass(frozen=True)
+class Looked:
+    """How far a search has come."""
+
+    done: int
+    differ: int
+    right: tuple[int, ...]  # of each method
+
+    def sentence(self, task: Task, methods: Sequence[Method]) -> str:
+        """For the page's foot: what was looked at, so that a choice of examples is not taken for a result."""
+        scores = ", ".join(f"{type(method).__name__} {right}" for method, right in zip(methods, self.right, strict=True))
+        return (
+            f"Chosen because the texts differ: {self.differ} of the {self.done} problems of {task.name} that were looked at. "
+            f"Right among all {self.done}: {scores}."
+        )
+
+
+@dataclass(frozen=True)
+class Found:
+    example: Example
+    kind: str
+
+
+@dataclass
+class _Tally:
+    done: int = 0
+    differ: int = 0
+    right: list[int] = field(default_factory=lambda: [0, 0])
+    kept: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+
+    def looked(self) -> Looked:
+        return Looked(self.done, self.differ, tuple(self.right))
+
+
+def search(
+    engine: LocalEngine, task: Task, methods: tuple[Method, Method], *, each: int = 4, max_new_tokens: int | None = None
+) -> Iterator[Found | Looked]:
+    """Run both methods on the task's items until `each` examples of each kind are found; `Looked` after every batch.
+
+    Kinds: wrong → right, right → wrong, and differing texts that are graded alike.
+    """
+    tally, numbers = _Tally(), count(1)
+    for start in range(0, len(task.items), BATCH):
+        items = task.items[start : start + BATCH]
+        made = [_answers(engine, task, method, items, start, max_new_tokens) for method in methods]
+        graded = [_graded(task, items, texts) for texts in made]
+        tally.done += len(items)
+        tally.right = [tally.right[side] + sum(graded[side]) for side in (0, 1)]
+        chosen: list[tuple[str, int]] = []
+        for place in range(len(items)):
+            if made[0][place].token_ids == made[1][place].token_ids:
+                continue
+            tally.differ += 1
+            before, after = graded[0][place], graded[1][place]
+            kind = "same" if before == after else "gained" if after else "lost"
+            if tally.kept[kind] < each:
+                tally.kept[kind] += 1
+                chosen.append((kind, place))
+        for kind, place in sorted(chosen, key=lambda one: KINDS.index(one[0])):
+            pair = [(method, made[side][place], graded[side][place]) for side, method in enumerate(methods)]
+            yield Found(_traced(engine, task, items[place], pair, f"found-{next(numbers)}"), kind)
+        yield tally.looked()
+        if min(tally.kept.values()) >= each:
+            return
+
+
+def _answers(
+    engine: LocalEngine, task: Task, method: Method, items: Sequence[Item], start: int, max_new_tokens: int | None
+) -> list[Generation]:
+    request = Request(max_new_tokens or task.max_new_tokens, task.stop, task.question, tuple(range(start, start + len(items))))
+    return engine.complete([item.prompt for item in items], method, request)
+
+
+def _graded(task: Task, items: Sequence[Item], made: Sequence[Generation]) -> list[bool]:
+    return [grades[task.metrics[0]] for grades in task.grade(items, [each.text for each in made])]
+
+
+def _traced(engine: LocalEngine, task: Task, item: Item, pair: Sequence[tuple[Method, Generation, bool]], name: str) -> Example:
+    notes = {"item": item.id, "task": task.name, "gold": item.gold if isinstance(item.gold, str | int | float) else None}
+    written = [Written.of(item.prompt, made, describe(method), correct=right, **notes) for method, made, right in pair]
+    traces = tuple(trace_pair(engine, written, [method for method, _, _ in pair]))
+    return Example(name, label(traces[0]), traces)
+
+
+def trace_pair(engine: LocalEngine, written: Sequence[Written], methods: Sequence[Method]) -> Iterator[LoopTrace]:
+    """Traces of texts that stand side by side, all for the setting of the LoopCD among the methods."""
+    return trace_texts(engine.model, engine.tokenizer, written, **setting_of(engine, methods), num_loops=engine.num_loops)
+
+
+def setting_of(engine: LocalEngine, methods: Iterable[Method]) -> dict[str, Any]:
+    """Amateur, strength and plausibility of the first LoopCD; the model's preset where there is none."""
+    for method in methods:
+        if isinstance(method, LoopCD):
+            amateur, strength = method.resolve(engine.model, engine.num_loops)
+            return {"amateur_loop": amateur, "strength": strength, "plausibility": method.plausibility}
+    return {}

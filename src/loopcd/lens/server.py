@@ -1,0 +1,170 @@
+"""The viewer with a model behind it: the page, live generation, the search for examples, and trace files."""
+
+import json
+import tempfile
+import zipfile
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from anyio import Semaphore, to_thread
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from loopcd.decoding import Method
+from loopcd.evaluation.engine import LocalEngine
+from loopcd.evaluation.task import Task
+from loopcd.lens import methods
+from loopcd.lens.examples import Example, Found, read_examples, search
+from loopcd.lens.guard import LARGEST_FILE, Guard, TooLarge
+from loopcd.lens.live import live_events
+from loopcd.lens.page import write_page
+
+LONGEST = 600  # tokens of a live text
+LARGEST_UNPACKED = 8 * LARGEST_FILE
+
+Events = Generator[dict[str, Any], None, None]
+
+
+@dataclass
+class Viewer:
+    """All that the server knows. One thing at a time is run on the model."""
+
+    engine: LocalEngine
+    task: Task | None = None  # what a search looks at
+    prompt: str = ""
+    examples: list[Example] = field(default_factory=list)
+    given: dict[str, dict[str, Any]] = field(
+        default_factory=lambda: {"left": {"name": "greedy", "settings": {}}, "right": {"name": "loopcd", "settings": {}}}
+    )
+    max_new_tokens: int = 112
+    limit: int = 100  # examples taken of a file
+    files: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def page_data(self) -> dict[str, Any]:
+        return {
+            "title": f"{self.engine.name}, {self.engine.num_loops or self.engine.model.num_loops} loops",
+            "served": {
+                "prompt": self.prompt,
+                "suggestion": self.task.items[0].prompt if self.task is not None else "",
+                "methods": methods.offered(self.engine),
+                "chosen": self.given,
+                "searchable": self.task is not None,
+                "max_new_tokens": self.max_new_tokens,
+                "examples": [example.summary() for example in self.examples],
+            },
+        }
+
+    # What a request asks for
+
+    def generate(self, asked: dict[str, Any]) -> Events:
+        prompt, length = asked.get("prompt"), asked.get("max_new_tokens")
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise ValueError("the prompt is empty: at least one token")
+        if not isinstance(length, int) or not 1 <= length <= LONGEST:
+            raise ValueError(f"{length} tokens: a whole number from 1 to {LONGEST}")
+        return live_events(self.engine, prompt, self.methods(asked), length, self.task.stop if self.task else ())
+
+    def search(self, asked: dict[str, Any]) -> Events:
+        if self.task is None:
+            raise ValueError("there is no task to look at: start `loopcd lens` with --task")
+        pair = self.methods(asked)
+        if len(pair) != 2:
+            raise ValueError("a search compares two methods: choose one to stand beside the first")
+        return self._searched(self.task, (pair[0], pair[1]))
+
+    def _searched(self, task: Task, pair: tuple[Method, Method]) -> Events:
+        note = ""
+        number = next(self.files)
+        for found in search(self.engine, task, pair):
+            if isinstance(found, Found):
+                example = Example(f"{number}-{found.example.id}", found.example.label, found.example.traces)
+                self.examples.append(example)
+                yield {"event": "example", "example": example.summary()}
+            else:
+                note = found.sentence(task, pair)
+                yield {"event": "progress", "done": found.done, "differ": found.differ}
+        yield {"event": "done", "note": note}
+
+    def methods(self, asked: dict[str, Any]) -> list[Method]:
+        sides = [side for side in ("left", "right") if asked.get(side) is not None]
+        if "left" not in sides:
+            raise ValueError("left: a method")
+        return [methods.chosen(asked[side], side) for side in sides]
+
+    def read(self, path: Path, name: str) -> dict[str, Any]:
+        """The examples of a file that was sent."""
+        try:
+            with zipfile.ZipFile(path) as packed:
+                if sum(member.file_size for member in packed.infolist()) > LARGEST_UNPACKED:
+                    raise ValueError(f"unpacked it is larger than {LARGEST_UNPACKED / 1e6:g} MB")
+            made, left_out = read_examples([path], self.limit, f"file{next(self.files)}")
+        except zipfile.BadZipFile as error:
+            raise ValueError("not a file of traces, or not written to its end") from error
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(path), "").lstrip(" ,:")) from error
+        if not made:
+            raise ValueError("there is no trace in it")
+        self.examples += made
+        rest = f"; {left_out} more are not shown (--limit)" if left_out else ""
+        return {"examples": [each.summary() for each in made], "note": f"{len(made)} of {name}{rest}"}
+
+
+def application(viewer: Viewer, port: int, token: str) -> Guard:
+    """The web application, guarded."""
+    free = Semaphore(1)
+
+    async def page(_: Request) -> Response:
+        return HTMLResponse(write_page(viewer.page_data()))
+
+    async def example(request: Request) -> Response:
+        found = next((each for each in viewer.examples if each.id == request.path_params["id"]), None)
+        if found is None:
+            return JSONResponse({"error": "there is no such example"}, 404)
+        return JSONResponse({"traces": await to_thread.run_sync(found.payloads)})
+
+    def streamed(make: Callable[[dict[str, Any]], Events]) -> Callable[[Request], Any]:
+        async def answer(request: Request) -> Response:
+            asked = await request.json()
+            if not isinstance(asked, dict):
+                raise ValueError("the request is not an object")
+            return StreamingResponse(lines(make(asked)), media_type="application/x-ndjson")
+
+        return answer
+
+    async def lines(events: Events) -> AsyncIterator[bytes]:
+        async with free:  # a reader who starts something new has stopped what ran before
+            try:
+                while (event := await to_thread.run_sync(next, events, None)) is not None:
+                    yield json.dumps(event).encode() + b"\n"
+            except (ValueError, MemoryError, RuntimeError) as error:
+                yield json.dumps({"event": "error", "message": str(error) or type(error).__name__}).encode() + b"\n"
+            finally:
+                events.close()
+
+    async def files(request: Request) -> Response:
+        with tempfile.TemporaryDirectory(prefix="loopcd-lens-") as folder:
+            path = Path(folder) / "sent.npz"
+            with path.open("wb") as target:
+                async for part in request.stream():
+                    target.write(part)
+            name = request.query_params.get("name", "the file")
+            return JSONResponse(await to_thread.run_sync(viewer.read, path, name))
+
+    routes = [
+        Route("/", page),
+        Route("/api/examples/{id}", example),
+        Route("/api/generate", streamed(viewer.generate), methods=["POST"]),
+        Route("/api/search", streamed(viewer.search), methods=["POST"]),
+        Route("/api/files", files, methods=["POST"]),
+    ]
+    refused = {ValueError: _refused(400), TooLarge: _refused(413), json.JSONDecodeError: _refused(400)}
+    return Guard(Starlette(routes=routes, exception_handlers=refused), port, token)
+
+
+def _refused(status: int) -> Callable[[Request, Exception], Response]:
+    return lambda _, error: JSONResponse({"error": str(error)}, status)
