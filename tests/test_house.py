@@ -273,7 +273,7 @@ def test_every_dependency_is_pinned() -> None:
     assert pinned["torch"] == "2.13.0"
     project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    wanted = [Requirement(text) for text in [*project["dependencies"], *extras["dev"], *extras["plots"]]]
+    wanted = [Requirement(text) for text in [*project["dependencies"], *extras["dev"], *extras["plots"], *extras["lens"]]]
     excluded = [str(need) for need in wanted if not need.specifier.contains(pinned[canonicalize_name(need.name)])]
     assert excluded == []
     assert sorted(installed_closure(wanted) - set(pinned)) == []

@@ -46,6 +46,8 @@ def bench_vllm(
         say(f"vllm: {name}, {rounds} rounds")
         samples = alternately(tasks, rounds)
         device = plain.machine()["device"]
+        plain.close()
+        carrying.close()
         cpu = device == "cpu"  # on a device of its own only the clock on the wall sees the work
         found[name] = {
             "batch": batch,

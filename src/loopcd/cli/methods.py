@@ -8,11 +8,25 @@ import click
 METHODS = ("greedy", "loopcd", "noisecd", "mti", "selfeval")
 
 
+class LoopOrAuto(click.ParamType):
+    """A loop's number, or "auto"."""
+
+    name = "LOOP"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        try:
+            return value if value == "auto" else int(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither the number of a loop nor auto", param, ctx)
+
+
 def method_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The settings of every method, as flags."""
     options = [
         click.option("--method", type=click.Choice(METHODS), default="loopcd", show_default=True),
-        click.option("--amateur-loop", type=int, help="LoopCD: loop of the amateur (the model's preset if not given)."),
+        click.option(
+            "--amateur-loop", type=LoopOrAuto(), help="LoopCD: the amateur's loop, or auto (the preset's if not given)."
+        ),
         click.option("--strength", type=float, help="LoopCD, NoiseCD: λ."),
         click.option("--plausibility", type=float, help="LoopCD, NoiseCD, MTI: α."),
         click.option("--coda", type=click.Choice(["own", "shared"]), help="LoopCD on Huginn: whose coda entries are read."),

@@ -1,0 +1,1 @@
+"""Statistics over traces, interventions, and the paper's tables and figures, each by one command (`loopcd reproduce`)."""

@@ -1,0 +1,46 @@
+"""How fast methods are beside greedy: run by themselves, taking turns batch by batch, so that they share what the machine does.
+
+Answers for other elements may have been made at any time, and their timings are not comparable; these are. `loopcd bench`
+measures speed more thoroughly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from statistics import median
+
+from loopcd.analysis.laboratory import GREEDY, Laboratory
+from loopcd.analysis.result import Estimate
+from loopcd.evaluation.evaluate import default_folder
+from loopcd.evaluation.manifest import begin, make_manifest
+from loopcd.evaluation.plan import Run, RunPlan
+from loopcd.evaluation.runner import run_all
+from loopcd.evaluation.specs import MethodSpec
+from loopcd.evaluation.store import open_store
+
+BATCH, BATCHES = 16, 6
+NOTE = (
+    f"Speed: tokens per second relative to greedy, in batches of at most {BATCH} that all methods take turns on; the median "
+    "over the batches, and the lowest and highest of them in place of an interval."
+)
+
+
+def relative_speeds(lab: Laboratory, methods: Mapping[str, MethodSpec]) -> dict[str, Estimate]:
+    """By the names of `methods`, which hold greedy."""
+    engine = replace(lab.engine, batch_size=min(BATCH, lab.engine.batch_size))
+    items = min(len(lab.task().items), engine.batch_size * BATCHES)
+    task = replace(lab.session, limit=items).make_task()
+    plan = RunPlan(tuple(dict.fromkeys((GREEDY, *methods.values()))))
+    manifest = make_manifest(task, engine, plan)
+    with open_store(lab.cache / f"speed-{default_folder(manifest).name}") as store:
+        begin(store, manifest)
+        run_all(task, engine, plan, store, lab.tally.stage(f"speed of {', '.join(methods)}"))
+        rates = {(line["run"], line["batch"]): line["tokens"] / line["seconds"] for line in store.timings()}
+    return {name: _relative(rates, Run(spec, None).slug) for name, spec in methods.items()}
+
+
+def _relative(rates: Mapping[tuple[str, int], float], run: str) -> Estimate:
+    base = Run(GREEDY, None).slug
+    ratios = [rate / rates[base, batch] for (name, batch), rate in rates.items() if name == run]
+    return Estimate(median(ratios), min(ratios), max(ratios))

@@ -1,0 +1,91 @@
+"""Traces of greedy's answers, made once and kept beside them: in parts, so that an interruption costs one part."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import overload
+
+from loopcd.analysis.laboratory import GREEDY, Laboratory
+from loopcd.decoding import LoopCD
+from loopcd.evaluation.runner import Progress
+from loopcd.evaluation.task import Split, Task
+from loopcd.tracing import LoopTrace, TraceFile, TraceWriter, Written, read_traces, trace_texts
+
+PART = 64  # answers in a file
+
+
+class Traces(Sequence[LoopTrace]):
+    """The traces of several files as one sequence, each loaded when it is asked for."""
+
+    def __init__(self, files: Sequence[TraceFile]) -> None:
+        self.files = files
+        self.ends = list(accumulate(map(len, files)))
+
+    def __len__(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    @overload
+    def __getitem__(self, index: int) -> LoopTrace: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[LoopTrace]: ...
+    def __getitem__(self, index: int | slice) -> LoopTrace | list[LoopTrace]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        place = range(len(self))[index]
+        file = bisect_right(self.ends, place)
+        return self.files[file][place - (self.ends[file - 1] if file else 0)]
+
+    def __iter__(self) -> Iterator[LoopTrace]:
+        return (trace for file in self.files for trace in file)
+
+
+def greedy_traces(lab: Laboratory, name: str | None = None, split: Split = "test") -> Traces:
+    """What every loop said about greedy's answers to a task, in the items' order; made now if need be."""
+    task = lab.task(name, split)
+    (greedy,) = lab.answers(GREEDY, task=name, split=split)
+    items = [
+        Written(item.prompt, ids, text, extra={"item": item.id, "task": task.name})
+        for item, ids, text in zip(task.items, greedy.token_ids, greedy.texts, strict=True)
+    ]
+    with lab.opened(task) as store:
+        folder = store.folder / "traces" / f"greedy-amateur{lab.amateur}-strength{lab.strength:g}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return Traces(_parts(lab, task, items, folder))
+
+
+def _parts(lab: Laboratory, task: Task, items: Sequence[Written], folder: Path) -> list[TraceFile]:
+    report = lab.tally.stage(f"traces in {folder}")
+    starts = range(0, len(items), PART)
+    paths = [folder / f"{start:06d}.npz" for start in starts]
+    found = sum(len(items[start : start + PART]) for start, path in zip(starts, paths, strict=True) if path.exists())
+    done, begun = found, time.monotonic()
+    report(Progress(done, len(items), found, 0.0))
+    for start, path in zip(starts, paths, strict=True):
+        if not path.exists():
+            part = items[start : start + PART]
+            _write(lab, part, path)
+            done += len(part)
+            report(Progress(done, len(items), found, time.monotonic() - begun))
+    return [read_traces(path) for path in paths]
+
+
+def _write(lab: Laboratory, part: Sequence[Written], path: Path) -> None:
+    partial = path.with_suffix(".partial")
+    engine = lab.engine
+    with lab.threads(), TraceWriter(partial) as writer:
+        for trace in trace_texts(
+            engine.model,
+            engine.tokenizer,
+            part,
+            amateur_loop=lab.amateur,
+            strength=lab.strength,
+            plausibility=LoopCD().plausibility,
+            num_loops=engine.num_loops,
+            batch_size=max(1, engine.batch_size // 4),  # a pass keeps every loop's readout of all tokens
+        ):
+            writer.add(trace)
+    partial.replace(path)

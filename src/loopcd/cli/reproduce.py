@@ -1,0 +1,80 @@
+"""`loopcd reproduce`"""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+
+from loopcd.cli.group import main
+
+_LOCAL = {"data": "DIR", "exemplars": "FILE", "evalplus_python": "PYTHON"}  # places on this machine, left open when shown
+
+
+@main.command()
+@click.argument("element")
+@click.option("--model", default="tiny-huginn", show_default=True, help="A built-in name, a folder, or a hub id.")
+@click.option(
+    "--task", default="steps", show_default=True, help="gsm8k, math500, strategyqa, ...; built in: steps, steps-hard, ..."
+)
+@click.option("--limit", type=int, help="A fixed subset of this many items (steps: 200 if not given; else all).")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for tables, figures and report.html.")
+@click.option("--cache", type=click.Path(path_type=Path), help="Folder of answers and traces (OUT/cache if not given).")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder with the task's files (from the hub if not given).")
+@click.option("--exemplars", type=click.Path(path_type=Path), help="strategyqa: a JSON file of worked examples.")
+@click.option("--tuning/--no-tuning", "tuned", default=True, help="Table 2: choose settings on tuning items, or take presets.")
+@click.option("--max-new-tokens", type=int, help="Longest answer (the task's own limit if not given).")
+@click.option("--num-loops", type=int, help="Loops to run (the model's own number if not given).")
+@click.option("--batch-size", type=int, help="Prompts run together (by the model's size if not given).")
+@click.option("--dtype", help="float32, bfloat16 or float16 (the checkpoint's own if not given).")
+@click.option("--device", help="cpu, cuda, ... (a GPU where there is one).")
+@click.option("--allow-code-execution", is_flag=True, help="humaneval, mbpp: run the programs that the model wrote.")
+@click.option("--evalplus-python", help="humaneval, mbpp: an interpreter that has EvalPlus (this one if not given).")
+@click.option("--code-workers", type=int, help="humaneval, mbpp: programs at a time (half of the cores if not given).")
+@click.option("--weak-isolation", is_flag=True, help="humaneval, mbpp: go on where programs cannot be shut in.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def reproduce(element: str, out: Path | None, cache: Path | None, tuned: bool, as_json: bool, **options: Any) -> None:
+    """A table or figure of the paper: fig2a fig2bc fig3 ... fig6, table1 ... table10, app, or all.
+
+    What is generated is kept in the cache and shared between elements. Stop it at any time and run it again.
+    """
+    from dataclasses import replace
+
+    from loopcd.analysis.elements import elements
+    from loopcd.analysis.laboratory import Laboratory
+    from loopcd.analysis.progress import Tally
+    from loopcd.analysis.reproduce import limited, summary
+    from loopcd.analysis.reproduce import reproduce as run
+    from loopcd.evaluation.engine import LocalEngine
+    from loopcd.evaluation.progress import shown
+    from loopcd.evaluation.session import Session
+
+    elements(element)  # a name that is not known is refused before anything is loaded
+    session = Session(**options)
+    session = replace(session, limit=limited(session))
+    folder = out or Path("results") / f"paper-{session.task}-{Path(session.model).name}"
+    session.make_task()
+    engine = LocalEngine.load(session.model, session.dtype, session.device, session.num_loops, session.batch_size)
+    with shown(f"{element}, {session.task}, {session.model}") as report:
+        lab = Laboratory(session, engine, cache or folder / "cache", Tally(report), tuned)
+        made = run(element, lab, folder, lambda name: command_line(name, options, tuned))
+    if as_json:
+        click.echo(json.dumps({"report": str(made.report), "elements": summary(made.pages), "settings": lab.settings()}))
+        return
+    for page in made.pages:
+        click.echo(f"{page.title}\n  {page.result.finding.sentence}\n")
+    click.echo(f"Report: {made.report}")
+
+
+def command_line(element: str, options: dict[str, Any], tuned: bool) -> str:
+    """What makes one element, as a user would type it; places on this machine are left open."""
+    words = ["loopcd", "reproduce", element]
+    first = ("model", "task", "limit")
+    for name, value in sorted(options.items(), key=lambda each: first.index(each[0]) if each[0] in first else len(first)):
+        flag = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(flag)
+        elif value not in (None, False):
+            words += [flag, _LOCAL.get(name, str(value))]
+    return shlex.join(words if tuned else [*words, "--no-tuning"])

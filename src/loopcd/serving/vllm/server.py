@@ -1,0 +1,42 @@
+"""vLLM's OpenAI-compatible server for a looped model."""
+
+# pyright: reportMissingImports=false
+
+import json
+from collections.abc import Sequence
+
+from loopcd.serving.vllm import register
+from loopcd.serving.vllm.options import MISSING, EngineOptions
+
+
+def serve(options: EngineOptions, host: str, port: int, more: Sequence[str] = ()) -> None:
+    """Run the server until it is stopped. `more` are arguments of `vllm serve`, handed through; they win.
+
+    vLLM's own command asks for a distribution of the name `vllm`, which its CPU build does not have; what that command calls
+    does not, so it is called here.
+    """
+    engine = options.resolve()
+    try:
+        from vllm.entrypoints.cli.serve import ServeSubcommand
+        from vllm.platforms import current_platform
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
+    except ImportError as error:
+        raise ValueError(MISSING) from error
+    register()
+    arguments = engine.arguments(current_platform.is_cpu()) | {"host": host, "port": port}
+    command = ServeSubcommand()
+    parser = FlexibleArgumentParser(prog="loopcd")
+    command.subparser_init(parser.add_subparsers(required=True))
+    parsed = parser.parse_args(["serve", str(arguments.pop("model")), *as_flags(arguments), *more])
+    command.validate(parsed)
+    command.cmd(parsed)
+
+
+def as_flags(arguments: dict[str, object]) -> list[str]:
+    """Engine arguments as `vllm serve` takes them."""
+    flags = []
+    for name, value in arguments.items():
+        flags.append(f"--{name.replace('_', '-')}")
+        if value is not True:
+            flags.append(json.dumps(value) if isinstance(value, dict) else str(value))
+    return flags

@@ -1,0 +1,93 @@
+"""How an engine is started, without starting one."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from loopcd.cli import main
+from loopcd.serving.vllm.options import EngineOptions
+from loopcd.serving.vllm.server import as_flags
+from tools import save_model, tiny_hrm, tiny_huginn, tiny_ouro
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    return str(save_model(tmp_path / "model", tiny_huginn()))
+
+
+def test_only_what_was_asked_for_is_handed_to_vllm(folder: str) -> None:
+    arguments = EngineOptions(folder).resolve().arguments(cpu=False)
+    assert arguments == {"model": folder, "served_model_name": folder, "dtype": "float32"}
+
+
+def test_everything_that_was_asked_for_is_handed_to_vllm(folder: str) -> None:
+    options = EngineOptions(
+        folder,
+        dtype="bfloat16",
+        num_loops=3,
+        amateur_loops=(2, 1),
+        default={"strength": 0.5},
+        tensor_parallel=2,
+        data_parallel=3,
+    )
+    engine = options.resolve()
+    assert engine.served.num_loops == 3 and engine.served.amateur_loops == (1, 2)
+    arguments = engine.arguments(cpu=True)
+    assert 0 < arguments.pop("kv_cache_memory_bytes") <= 4 << 30
+    assert arguments.pop("enforce_eager")  # a tiny model on a CPU
+    assert arguments == {
+        "model": folder,
+        "served_model_name": folder,
+        "dtype": "bfloat16",
+        "additional_config": {"loopcd": {"amateur_loops": [2, 1], "default": {"strength": 0.5}}},
+        "hf_overrides": {"mean_recurrence": 3},
+        "tensor_parallel_size": 2,
+        "data_parallel_size": 3,
+    }
+    flags = as_flags({"enforce_eager": True, **arguments})
+    assert flags[:2] == ["--enforce-eager", "--model"]
+    assert flags[flags.index("--additional-config") + 1] == json.dumps(arguments["additional_config"])
+    assert flags[flags.index("--tensor-parallel-size") + 1] == "2"
+
+
+def test_ouro_keeps_its_loops_in_another_field(tmp_path: Path) -> None:
+    folder = str(save_model(tmp_path, tiny_ouro()))
+    assert EngineOptions(folder, num_loops=2).resolve().arguments(cpu=False)["hf_overrides"] == {"total_ut_steps": 2}
+
+
+def test_what_cannot_be_served_is_refused_before_vllm_is_looked_for(tmp_path: Path, folder: str) -> None:
+    hrm = str(save_model(tmp_path / "hrm", tiny_hrm()))
+    for options, said in [
+        ({"name": hrm}, "with vLLM, huginn_raven and ouro can be served"),
+        ({"name": "no-such-model"}, "there is no model 'no-such-model'"),
+        ({"name": folder, "num_loops": 0}, "num_loops=0"),
+        ({"name": folder, "dtype": "int8"}, "dtype='int8'"),
+        ({"name": folder, "amateur_loops": (9,)}, "amateur_loops=[9]"),
+        ({"name": folder, "tensor_parallel": 0}, "--tensor-parallel 0"),
+        ({"name": folder, "data_parallel": -1}, "--data-parallel -1"),
+    ]:
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            EngineOptions(**options).resolve()  # pyright: ignore[reportArgumentType]
+        assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["serve"], 2, "Missing argument 'MODEL'"),
+        (["serve", "no-such-model"], 1, "there is no model"),
+        (["serve", "FOLDER", "--amateur-loops", "a"], 2, "--amateur-loops 'a': whole numbers"),
+        (["serve", "FOLDER", "--amateur-loops", "9"], 1, "amateur_loops=[9]"),
+        (["serve", "FOLDER", "--strength", "0.3"], 2, "--strength is for --default-method loopcd"),
+        (["serve", "FOLDER", "--default-method", "loopcd", "--strength", "-1"], 1, "loopcd.default.strength=-1.0"),
+        (["eval", "--tensor-parallel", "2"], 2, "--tensor-parallel is for --engine vllm"),
+        (["eval", "--engine", "vllm", "--limit", "1", "--seeds", "0"], 1, "--seeds: in vLLM"),
+        (["eval", "--engine", "vllm", "--limit", "1", "--device", "cpu"], 1, "--device cpu"),
+    ],
+)
+def test_bad_usage_is_told_in_one_sentence(arguments: list[str], status: int, said: str, folder: str) -> None:
+    made = CliRunner().invoke(main, [folder if each == "FOLDER" else each for each in arguments])
+    assert made.exit_code == status, made.output
+    assert said in made.output

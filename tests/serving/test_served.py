@@ -1,0 +1,116 @@
+"""What a request may ask of an engine: the fields, their defaults, and the words in which a wrong one is refused."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loopcd.models import HuginnConfig, OuroConfig, preset
+from loopcd.models.presets import empty_model
+from loopcd.serving.vllm.served import FIELDS, PREFIX, STRONGEST, Setting, read_served
+
+HUGINN = HuginnConfig(mean_recurrence=12)
+OURO = OuroConfig()
+
+
+@pytest.mark.parametrize("config", [HUGINN, OURO])
+def test_a_request_without_the_fields_gets_the_models_own_distribution(config: Any) -> None:
+    served = read_served(config, {})
+    for extra in (None, {}, {"other": 1}, {"loopcd": False}, {"loopcd": 0}):
+        assert served.read_request(extra) is None
+
+
+@pytest.mark.parametrize("config", [HUGINN, OURO])
+def test_any_field_or_the_switch_turns_loopcd_on_with_the_preset_for_the_rest(config: Any) -> None:
+    served, own = read_served(config, {}), preset(empty_model(config))
+    assert served.read_request({"loopcd": True}) == Setting(own.amateur_loop, own.strength, 0.1)
+    assert served.read_request({"loopcd_strength": 0.7}) == Setting(own.amateur_loop, 0.7, 0.1)
+    assert served.read_request({"loopcd_plausibility": 1}) == Setting(own.amateur_loop, own.strength, 1.0)
+    assert served.read_request({"loopcd_amateur_loop": own.amateur_loop}) == Setting(own.amateur_loop, own.strength, 0.1)
+
+
+def test_huginn_carries_the_presets_loop_and_ouro_all() -> None:
+    assert read_served(HUGINN, {}).amateur_loops == (3,)
+    assert read_served(OURO, {}).amateur_loops == (1, 2, 3)
+    assert read_served(HUGINN, {"loopcd": {"amateur_loops": [6, 2, 6]}}).amateur_loops == (2, 6)
+    assert read_served(OURO, {"loopcd": {"amateur_loops": []}}).amateur_loops == ()
+    assert read_served(HuginnConfig(mean_recurrence=1), {}).amateur_loops == ()
+
+
+def test_a_loop_that_is_not_the_presets_is_the_default_where_the_presets_is_not_carried() -> None:
+    served = read_served(HUGINN, {"loopcd": {"amateur_loops": [5, 6]}})
+    assert served.read_request({"loopcd": 1}) == Setting(5, 0.3, 0.1)
+
+
+def test_the_server_may_have_a_default_of_its_own() -> None:
+    served = read_served(OURO, {"loopcd": {"default": {"strength": 0.9}}})
+    assert served.read_request(None) == served.read_request({"loopcd": True}) == Setting(2, 0.9, 0.1)
+    assert served.read_request({"loopcd_amateur_loop": 1}) == Setting(1, 0.9, 0.1)
+    assert served.read_request({"loopcd": False}) is None
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"loopcd_amateur_loop": 4}, "loopcd_amateur_loop=4: this engine was started for amateur loops 1, 2, 3"),
+        ({"loopcd_amateur_loop": 0}, "loopcd_amateur_loop=0"),
+        ({"loopcd_amateur_loop": "2"}, "loopcd_amateur_loop='2': a whole number"),
+        ({"loopcd_amateur_loop": 1.5}, "loopcd_amateur_loop=1.5: a whole number"),
+        ({"loopcd_amateur_loop": [2]}, "loopcd_amateur_loop=[2]: a whole number"),
+        ({"loopcd_strength": -0.1}, "loopcd_strength=-0.1: a number of at least 0"),
+        ({"loopcd_strength": math.nan}, "loopcd_strength=nan"),
+        ({"loopcd_strength": math.inf}, "loopcd_strength=inf"),
+        ({"loopcd_strength": 10**400}, "loopcd_strength"),
+        ({"loopcd_strength": 1001}, "loopcd_strength=1001: at most 1000"),
+        ({"loopcd_strength": "much"}, "loopcd_strength='much': a number"),
+        ({"loopcd_plausibility": 0}, "loopcd_plausibility=0: above 0, and at most 1"),
+        ({"loopcd_plausibility": 1.01}, "loopcd_plausibility=1.01"),
+        ({"loopcd_plausibility": None}, "loopcd_plausibility=None"),
+        ({"loopcd_strenght": 0.3}, "loopcd_strenght: no such field"),
+        ({"loopcd": "yes"}, "loopcd='yes': true or false"),
+        ({"loopcd": False, "loopcd_strength": 0.3}, "leave out loopcd_strength"),
+    ],
+)
+def test_a_bad_request_is_refused_by_the_name_of_its_field(extra: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        read_served(OURO, {}).read_request(extra)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"amateur_loop": 2}, "amateur_loops and default"),
+        ([], "an object"),
+        ({"amateur_loops": [4]}, "amateur_loops=[4]: a list of loops from 1 to 3"),
+        ({"amateur_loops": [True]}, "amateur_loops=[True]"),
+        ({"amateur_loops": "2"}, "amateur_loops='2'"),
+        ({"default": {"lambda": 1}}, "some of amateur_loop, strength, plausibility"),
+        ({"default": {"amateur_loop": 9}}, "loopcd.default.amateur_loop=9"),
+        ({"amateur_loops": [], "default": {}}, "amateur loops none"),
+    ],
+)
+def test_a_bad_start_is_refused(section: Any, said: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        read_served(OURO, {"loopcd": section})
+    assert said in str(caught.value)
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+values = scalars | st.lists(scalars, max_size=3) | st.dictionaries(st.text(max_size=3), scalars, max_size=2)
+keys = st.sampled_from(["loopcd", *(PREFIX + field for field in FIELDS), "loopcd_", "other", ""]) | st.text(max_size=8)
+
+
+@given(st.dictionaries(keys, values, max_size=5))
+def test_whatever_a_request_holds_it_is_either_served_in_range_or_refused(extra: dict[str, Any]) -> None:
+    served = read_served(OURO, {})
+    try:
+        setting = served.read_request(extra)
+    except ValueError:
+        return
+    if setting is not None:
+        assert setting.amateur_loop in served.amateur_loops
+        assert 0 <= setting.strength <= STRONGEST and 0 < setting.plausibility <= 1
+        assert all(isinstance(value, float) for value in (setting.strength, setting.plausibility))
