@@ -29,7 +29,7 @@ evalplus = evalplus appdirs tempdir wget termcolor tree-sitter tree-sitter-pytho
 pytest = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-floor test-vllm lint bench results clean
+.PHONY: help setup setup-floor setup-vllm demo test test-floor test-vllm lint bench results clean
 
 help:
 	@echo "make setup       create .venv and install loopcd with the versions of constraints.txt"
@@ -43,6 +43,8 @@ help:
 	@echo "make clean       remove the environments, caches and build output"
 
 setup: $(READY)
+setup-floor: $(FLOOR_READY)
+setup-vllm: $(VLLM_READY)
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Setting up .venv with the versions of constraints.txt (some minutes the first time) ..."
@@ -80,7 +82,7 @@ test: setup
 	@$(call pytest,.venv) $(PYTEST_ARGS)
 
 test-floor: $(FLOOR_READY)
-	@$(call pytest,.venv-floor) -m "not slow" $(PYTEST_ARGS)
+	@$(call pytest,.venv-floor) -m "not slow" --ignore=tests/lens $(PYTEST_ARGS)
 
 test-vllm: $(VLLM_READY)
 	@.venv-vllm/bin/python -m pytest -q -p no:xdist tests/serving/vllm $(PYTEST_ARGS)

@@ -1,6 +1,7 @@
 """An amateur chosen at every token: the rules, what they would change, and the whole measurement on a tiny model."""
 
 from itertools import chain
+from math import log
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from analysis.labs import Counting
 from decoding.runs import tokens_of
 from hand_traces import hand_trace
 from loopcd.analysis import auto
-from loopcd.analysis.auto import ChosenAmateur, Measured, Variant, contest, mean, peak, variants
+from loopcd.analysis.auto import ChosenAmateur, Measured, Variant, contest, divergence, jensen_shannon, peak, variants
 from loopcd.analysis.contests import Contests, at_loop
 from loopcd.analysis.laboratory import GREEDY, Laboratory
 from loopcd.decoding import rules
@@ -34,8 +35,28 @@ def test_peak_takes_the_loop_where_the_expert_s_choice_led_most() -> None:
     assert peak(early, EXPERT, two).tolist() == [[5.0, 0.0, 4.0]]  # among the plausible: 1, 5 and 1.5
 
 
-def test_mean() -> None:
-    assert mean(torch.tensor([[[2.0, 0.0, 0.0], [4.0, 1.0, 0.0]]]), EXPERT, ALL).tolist() == [[3.0, 0.5, 0.0]]
+def logs(*probabilities: float) -> torch.Tensor:
+    return torch.tensor(probabilities).log()
+
+
+def test_divergence_by_hand() -> None:
+    both = torch.tensor([True, True])
+    assert float(jensen_shannon(logs(0.5, 0.5), logs(0.5, 0.5), both)) == pytest.approx(0, abs=1e-7)
+    # p = (1, 0), q = (½, ½), m = (¾, ¼): ½ ln(4/3) + ½ (½ ln(2/3) + ½ ln 2)
+    wanted = 0.5 * log(4 / 3) + 0.5 * (0.5 * log(2 / 3) + 0.5 * log(2))
+    assert float(jensen_shannon(logs(1.0, 1e-30), logs(0.5, 0.5), both)) == pytest.approx(wanted, abs=1e-6)
+    assert float(jensen_shannon(logs(1.0, 1e-30), logs(1e-30, 1.0), both)) == pytest.approx(log(2), abs=1e-6)
+    one, other = torch.tensor([2.0, 1.0, 9.0]), torch.tensor([1.0, 2.0, -9.0])  # the last is not plausible
+    found = jensen_shannon(one, other, torch.tensor([True, True, False]))
+    assert float(found) == pytest.approx(float(jensen_shannon(one[:2], other[:2], both)), abs=1e-6)
+
+
+def test_divergence_takes_the_loop_that_is_furthest_from_the_expert() -> None:
+    expert, allowed = torch.stack([logs(0.6, 0.4), logs(0.6, 0.4)]), torch.ones(2, 2, dtype=torch.bool)
+    early = torch.stack([torch.stack([logs(0.5, 0.5), logs(0.9, 0.1)]), torch.stack([logs(0.1, 0.9), logs(0.6, 0.4)])])
+    found = divergence(early, expert, allowed)  # [rows, loops, n]
+    torch.testing.assert_close(found, torch.stack([logs(0.9, 0.1), logs(0.1, 0.9)]))
+    torch.testing.assert_close(divergence(early[:, :1].expand(2, 3, 2), expert, allowed), early[:, 0])  # of equals the first
 
 
 @pytest.mark.parametrize(
@@ -107,9 +128,9 @@ def test_decoding_is_what_the_rule_says_of_each_position(own_model: LoopedModel,
     assert [token for token, several in zip(tokens, trace.plausible_count > 1, strict=True) if several] == chosen.tolist()
 
 
-def test_divergence_is_loopcd_s_own_auto(own_model: LoopedModel) -> None:
+def test_mean_is_loopcd_s_own_auto(own_model: LoopedModel) -> None:
     ids = random_ids(1, 6)
-    assert tokens_of(own_model, ids, ChosenAmateur(Variant("divergence", 0.9))) == tokens_of(
+    assert tokens_of(own_model, ids, ChosenAmateur(Variant("mean", 0.9))) == tokens_of(
         own_model, ids, loopcd.LoopCD("auto", 0.9)
     )
 
@@ -133,7 +154,7 @@ def test_variants_and_the_best_of_them() -> None:
 
 def test_the_shortcut_gives_what_whole_runs_give(lab: Laboratory, counting: Counting) -> None:
     """Only answers that a rule changes are generated; the figures are those of running it on all."""
-    fixed, chosen = Variant("fixed", 0.1, 1), Variant("divergence", 0.1)
+    fixed, chosen = Variant("fixed", 0.1, 1), Variant("mean", 0.1)
     found = auto.measured(lab, "test", [fixed, chosen])
     specs = [MethodSpec("loopcd", (("amateur_loop", loop), ("strength", 0.1))) for loop in (1, "auto")]
     greedy, *whole = lab.answers(GREEDY, *specs)

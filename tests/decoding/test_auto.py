@@ -1,7 +1,6 @@
-"""LoopCD with an amateur chosen at every token: the rule by hand, and whole texts against a slow reading."""
+"""LoopCD with an amateur made of several loops: the rule by hand, and whole texts against a slow reading."""
 
 import json
-from math import log
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from click.testing import CliRunner
 
 import loopcd
 from decoding.runs import tokens_of
-from decoding.slow import CLEAR, Choice, Rule, Slow, contrast, decode, probabilities
+from decoding.slow import Choice, Rule, Slow, contrast, decode
 from loopcd.cli import main
 from loopcd.decoding import rules
 from loopcd.decoding.auto import candidate_loops
@@ -19,38 +18,11 @@ from loopcd.evaluation.specs import parse_methods
 from loopcd.models import LoopedModel
 from tools import left_padded, random_ids, save_model
 
-ALL = torch.tensor([[True, True]])
 
-
-def logs(*probabilities: float) -> torch.Tensor:
-    return torch.tensor(probabilities).log()
-
-
-# The rule
-
-
-def test_divergence_by_hand() -> None:
-    assert float(rules.jensen_shannon(logs(0.5, 0.5), logs(0.5, 0.5), ALL[0])) == pytest.approx(0, abs=1e-7)
-    # p = (1, 0), q = (½, ½), m = (¾, ¼): ½ ln(4/3) + ½ (½ ln(2/3) + ½ ln 2)
-    wanted = 0.5 * log(4 / 3) + 0.5 * (0.5 * log(2 / 3) + 0.5 * log(2))
-    assert float(rules.jensen_shannon(logs(1.0, 1e-30), logs(0.5, 0.5), ALL[0])) == pytest.approx(wanted, abs=1e-6)
-    assert float(rules.jensen_shannon(logs(1.0, 1e-30), logs(1e-30, 1.0), ALL[0])) == pytest.approx(log(2), abs=1e-6)
-
-
-def test_only_plausible_tokens_count() -> None:
-    allowed = torch.tensor([True, True, False])
-    one, other = torch.tensor([2.0, 1.0, 9.0]), torch.tensor([1.0, 2.0, -9.0])
-    found = rules.jensen_shannon(one, other, allowed)
-    assert float(found) == pytest.approx(float(rules.jensen_shannon(one[:2], other[:2], ALL[0])), abs=1e-6)
-
-
-def test_the_most_divergent_loop_is_the_amateur() -> None:
-    expert = torch.stack([logs(0.6, 0.4), logs(0.6, 0.4)])
-    early = torch.stack([torch.stack([logs(0.5, 0.5), logs(0.9, 0.1)]), torch.stack([logs(0.1, 0.9), logs(0.6, 0.4)])])
-    found = rules.most_divergent(early, expert, ALL.expand(2, 2))  # [rows, loops, n]
-    torch.testing.assert_close(found, torch.stack([logs(0.9, 0.1), logs(0.1, 0.9)]))
-    level = rules.most_divergent(early[:, :1].expand(2, 3, 2), expert, ALL.expand(2, 2))
-    torch.testing.assert_close(level, early[:, 0])
+def test_the_mean_is_a_geometric_one() -> None:
+    early = torch.tensor([[[0.9, 0.1], [0.1, 0.9], [0.5, 0.5]]]).log()  # [rows, loops, n]
+    found = rules.mean_amateur(early, torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool))
+    assert found.exp().tolist()[0] == pytest.approx([(0.9 * 0.1 * 0.5) ** (1 / 3)] * 2)
 
 
 @pytest.mark.parametrize(("loops", "wanted"), [(2, [1]), (3, [1]), (4, [1, 2]), (9, [1, 2, 3, 4])])
@@ -62,27 +34,16 @@ def test_candidates_are_the_first_half(loops: int, wanted: list[int]) -> None:
 
 
 def auto_rule(slow: Slow, strength: float, plausibility: float = 0.1, coda: str = "own") -> Rule:
-    """Everything in float64 and written out; clear if every loop that is nearly the most divergent gives the same token."""
+    """Everything in float64 and written out."""
 
     def said(ids: list[int], loop: int) -> torch.Tensor:
         return slow.said(ids, loop) if coda == "own" else slow.said_through_the_experts_coda(ids, loop)
 
     def rule(ids: list[int]) -> Choice:
-        expert = slow.said(ids, slow.loops)
-        p = probabilities(expert)
-        inside = [v for v in range(len(p)) if p[v] >= plausibility * max(p)]
-        candidates = [said(ids, loop) for loop in range(1, slow.loops // 2 + 1)]
-        divergences = [_divergence(probabilities(expert[inside]), probabilities(early[inside])) for early in candidates]
-        near = [early for early, each in zip(candidates, divergences, strict=True) if each > max(divergences) - CLEAR / 10]
-        choices = [contrast(expert, early, strength, plausibility) for early in near]
-        return choices[0][0], all(choice == (choices[0][0], True) for choice in choices)
+        early = [said(ids, loop) for loop in range(1, slow.loops // 2 + 1)]
+        return contrast(slow.said(ids, slow.loops), sum(early) / len(early), strength, plausibility)  # pyright: ignore
 
     return rule
-
-
-def _divergence(p: list[float], q: list[float]) -> float:
-    m = [(x + y) / 2 for x, y in zip(p, q, strict=True)]
-    return sum(x * log(x / z) + y * log(y / z) for x, y, z in zip(p, q, m, strict=True)) / 2
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -142,7 +103,7 @@ def test_refused(settings: dict[str, Any], message: str) -> None:
 
 
 def test_where_one_loop_is_needed(ouro: LoopedModel) -> None:
-    with pytest.raises(ValueError, match="another at every token"):
+    with pytest.raises(ValueError, match="several loops"):
         loopcd.LoopCD("auto").resolve(ouro)
     with pytest.raises(ValueError, match="from 1 to 0"):
         tokens_of(ouro, random_ids(1, 3), loopcd.LoopCD("auto"), num_loops=1)

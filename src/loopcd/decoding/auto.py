@@ -1,4 +1,4 @@
-"""LoopCD with an amateur that is chosen anew at every token, from several early loops."""
+"""LoopCD with an amateur that is made of several early loops, so that none has to be chosen."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ AmateurRule = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def candidate_loops(num_loops: int) -> range:
-    """The loops among which an amateur is chosen: the first half, later ones being too near to the expert."""
+    """The loops that an amateur is made of: the first half, later ones being too near to the expert."""
     return range(1, max(1, num_loops // 2) + 1)
 
 

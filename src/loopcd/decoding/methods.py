@@ -15,7 +15,7 @@ from loopcd.decoding.engine import Engine
 from loopcd.decoding.exits import EarlyExit
 from loopcd.decoding.loop import Job, Rows, Step, collect, run_custom_generate, steps
 from loopcd.decoding.rounds import drafted_steps
-from loopcd.decoding.rules import most_divergent
+from loopcd.decoding.rules import mean_amateur
 from loopcd.decoding.scoring import GuidedScorer, LoopScorer, NoiseScorer, PlainScorer, Scorer
 from loopcd.decoding.selective import SelectiveScorer, parse_kinds
 from loopcd.models.presets import preset
@@ -84,7 +84,7 @@ class LoopCD(Method):
     """Contrast the last loop (the expert) with an early loop (the amateur), over the expert's plausible tokens.
 
     `amateur_loop` (ℓ_a, counted from 1) and `strength` (λ): the model's preset where None. `plausibility` is α.
-    `amateur_loop="auto"` takes at each token that loop of the first half which diverges most from the expert.
+    `amateur_loop="auto"` names none: the amateur's logits are the mean of those of the first half of the loops.
     `coda="own"`: Huginn's amateur is exactly the model stopped at that loop; `"shared"` reads the past through the
     expert's coda entries instead. `where` restricts it to "hard", "easy", "numeric" or "operator" positions or an
     intersection ("hard numeric"). `lazy=False` asks the amateur at every position, also where its answer cannot matter.
@@ -117,7 +117,7 @@ class LoopCD(Method):
     def resolve(self, model: LoopedModel, num_loops: int | None = None) -> tuple[int, float]:
         """The amateur's loop and the strength for this model, checked against its depth and the exit rule."""
         if self.amateur_loop == "auto":
-            raise ValueError('amateur_loop="auto": the loop is another at every token, and one is needed here')
+            raise ValueError('amateur_loop="auto" contrasts with several loops, and one is needed here')
         loops = checked_loops(num_loops, model.num_loops)
         default = preset(model, loops)
         amateur = default.amateur_loop if self.amateur_loop is None else self.amateur_loop
@@ -146,7 +146,7 @@ class LoopCD(Method):
         strength = self.settled(engine.model, engine.num_loops).strength
         settings: dict[str, Any] = {"strength": strength, "plausibility": self.plausibility, "lazy": self.lazy}
         if self.amateur_loop == "auto":
-            return AutoScorer(engine.model, candidate_loops(engine.num_loops), most_divergent, self.coda, **settings)
+            return AutoScorer(engine.model, candidate_loops(engine.num_loops), mean_amateur, self.coda, **settings)
         amateur, _ = self.resolve(engine.model, engine.num_loops)
         kinds = parse_kinds(self.where)
         if not kinds:

@@ -28,22 +28,12 @@ def contrast(expert: Tensor, amateur: Tensor, strength: float | Tensor, allowed:
     return scores.masked_fill(~allowed, IMPOSSIBLE).log_softmax(dim=-1)
 
 
-def jensen_shannon(one: Tensor, other: Tensor, allowed: Tensor) -> Tensor:
-    """JS(p ‖ q) = ½ KL(p ‖ m) + ½ KL(q ‖ m) with m = ½ (p + q), in nats, both normalised over V_head = `allowed`."""
-    log_p, log_q = (logits.masked_fill(~allowed, IMPOSSIBLE).log_softmax(dim=-1) for logits in (one, other))
-    log_m = torch.logaddexp(log_p, log_q) - math.log(2)
-    terms = (log_p.exp() * (log_p - log_m) + log_q.exp() * (log_q - log_m)) / 2
-    return terms.masked_fill(~allowed, 0.0).sum(dim=-1)
+def mean_amateur(early: Tensor, expert: Tensor, allowed: Tensor) -> Tensor:
+    """The amateur's logits [rows, n] from those of several loops, `early` [rows, loops, n]: their mean.
 
-
-def most_divergent(early: Tensor, expert: Tensor, allowed: Tensor) -> Tensor:
-    """The amateur's logits [rows, n]: of the loops in `early` [rows, loops, n] that with the largest JS(p_i ‖ p_e) over V_head.
-
-    `expert` are the logits of p_e, `allowed` is V_head, both [rows, n]. Of equally divergent loops the earliest.
+    That is the geometric mean of the loops' distributions. `expert` and V_head, which other such rules look at, do not matter.
     """
-    divergence = jensen_shannon(early, expert[:, None], allowed[:, None])  # [rows, loops]
-    loop = divergence.argmax(dim=1)
-    return early[torch.arange(len(early), device=early.device), loop]
+    return early.mean(dim=1)
 
 
 def guidance(conditional: Tensor, unconditional: Tensor, weight: float, allowed: Tensor) -> Tensor:

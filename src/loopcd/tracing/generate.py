@@ -26,7 +26,7 @@ def trace_made(batch: Batch) -> list[LoopTrace]:
     """The traces of what was generated together."""
     method = batch.method
     amateur, strength = None, None
-    if isinstance(method, LoopCD):  # of an amateur that changes from token to token there is no one loop: the preset's
+    if isinstance(method, LoopCD):  # an amateur made of several loops is no one loop: the preset's
         amateur, strength = None if method.amateur_loop == "auto" else method.amateur_loop, method.strength
     plausibility = getattr(method, "plausibility", 0.1)
     setting = Setting.of(batch.model, batch.num_loops, amateur, strength, plausibility)
