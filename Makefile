@@ -99,6 +99,8 @@ bench: setup
 results: setup
 	@for model in tiny-huginn tiny-ouro; do \
 		$(BIN)/loopcd reproduce all --model $$model --out docs/results/$$model --cache results/cache || exit $$?; \
+		$(BIN)/loopcd reproduce auto --model $$model --limit 2000 --out results/auto-$$model --cache results/cache || exit $$?; \
+		cp results/auto-$$model/auto.* docs/results/$$model/; \
 		rm -f docs/results/$$model/*.png docs/results/$$model/report.html; \
 	done
 
