@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
 from collections.abc import Sequence
@@ -210,13 +211,16 @@ class Replicas:
     def __init__(self, arguments: dict[str, Any]) -> None:
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
-        self.engine = self._run(self._start(arguments))
+        self.engine: Any = self._run(self._start(arguments))
+        atexit.register(self.close)  # later, at the interpreter's end, vLLM no longer can
 
     def generate(self, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Any]:
         return self._run(self._all(prompts, params))
 
     def close(self) -> None:
-        self.engine.shutdown()
+        engine, self.engine = self.engine, None
+        if engine is not None:
+            self._run(self._stop(engine))
 
     def _run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
@@ -226,6 +230,9 @@ class Replicas:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+
+    async def _stop(self, engine: Any) -> None:
+        engine.shutdown()  # in the event loop's own thread, so that nothing waits there for answers any more
 
     async def _all(self, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Any]:
         return await asyncio.gather(*(self._one(ids, each) for ids, each in zip(prompts, params, strict=True)))
