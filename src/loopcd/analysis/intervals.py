@@ -17,10 +17,11 @@ from loopcd.evaluation.statistics import BOOTSTRAP_SEED, LEVEL, wilson
 RESAMPLES = 4000
 FEWEST = 10  # answers that a rate must come from to get an interval: fewer cannot show how much answers differ
 MOST = 8_000_000  # weights kept in memory at once
+Counts = Sequence[float] | np.ndarray  # one of each answer
 Statistic = Callable[[np.ndarray], np.ndarray]  # sums [..., columns] -> figures [...]
 
 
-def estimate(columns: Sequence[Sequence[float] | np.ndarray], statistic: Statistic) -> Estimate | None:
+def estimate(columns: Sequence[Counts], statistic: Statistic) -> Estimate | None:
     """A figure of the sums of `columns` (each one number an answer), with its interval; None where it has no value."""
     (found,) = estimates(np.array(columns, dtype=float).T[:, None, :], lambda sums: statistic(sums))
     return found
@@ -42,13 +43,13 @@ def estimates(values: np.ndarray, statistic: Statistic) -> list[Estimate | None]
     ]
 
 
-def mean(sums: Sequence[float] | np.ndarray, among: Sequence[float] | np.ndarray) -> Estimate | None:
+def mean(sums: Counts, among: Counts) -> Estimate | None:
     """Σ sums / Σ among."""
     found = estimate([sums, among], lambda each: each[..., 0] / each[..., 1])
     return Estimate(found.value) if found and too_few(among) else found
 
 
-def rate(counted: Sequence[float] | np.ndarray, among: Sequence[float] | np.ndarray) -> Estimate | None:
+def rate(counted: Counts, among: Counts) -> Estimate | None:
     """Σ counted / Σ among, both whole numbers.
 
     Where few answers hold what is counted (or what is not), resampling hardly shows a spread, and what is so rare hardly
@@ -61,36 +62,27 @@ def rate(counted: Sequence[float] | np.ndarray, among: Sequence[float] | np.ndar
     return Estimate.of(wilson(int(sum(counted)), int(sum(among)))) if rare else found
 
 
-def rate_difference(
-    counted: Sequence[float] | np.ndarray,
-    among: Sequence[float] | np.ndarray,
-    other_counted: Sequence[float] | np.ndarray,
-    other_among: Sequence[float] | np.ndarray,
-) -> Estimate | None:
+def rate_difference(counted: Counts, among: Counts, other_counted: Counts, other_among: Counts) -> Estimate | None:
     """The first rate minus the second; an answer may count in either or in both."""
-    columns = [counted, among, other_counted, other_among]
-    found = estimate(columns, lambda sums: sums[..., 0] / sums[..., 1] - sums[..., 2] / sums[..., 3])
-    return found if found is None or _decidable(columns) else Estimate(found.value)
+    return _two_rates([counted, among, other_counted, other_among], np.subtract)
 
 
-def rate_ratio(
-    counted: Sequence[float] | np.ndarray,
-    among: Sequence[float] | np.ndarray,
-    other_counted: Sequence[float] | np.ndarray,
-    other_among: Sequence[float] | np.ndarray,
-) -> Estimate | None:
+def rate_ratio(counted: Counts, among: Counts, other_counted: Counts, other_among: Counts) -> Estimate | None:
     """How many times the first rate is the second."""
-    columns = [counted, among, other_counted, other_among]
-    found = estimate(columns, lambda sums: (sums[..., 0] / sums[..., 1]) / (sums[..., 2] / sums[..., 3]))
+    return _two_rates([counted, among, other_counted, other_among], np.divide)
+
+
+def _two_rates(columns: list[Counts], compare: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Estimate | None:
+    found = estimate(columns, lambda sums: compare(sums[..., 0] / sums[..., 1], sums[..., 2] / sums[..., 3]))
     return found if found is None or _decidable(columns) else Estimate(found.value)
 
 
-def too_few(*counts: Sequence[float] | np.ndarray) -> bool:
+def too_few(*counts: Counts) -> bool:
     """Whether less than FEWEST answers contribute."""
     return sum(int(np.count_nonzero(each)) for each in counts) < FEWEST
 
 
-def _decidable(columns: Sequence[Sequence[float] | np.ndarray]) -> bool:
+def _decidable(columns: Sequence[Counts]) -> bool:
     """Enough answers to compare two rates: below both of them, and of what is counted in either."""
     counted, among, other_counted, other_among = columns
     return not (too_few(among) or too_few(other_among) or too_few(counted, other_counted))

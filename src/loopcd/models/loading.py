@@ -96,7 +96,7 @@ def checked_device(device: str | torch.device | None) -> torch.device:
     try:
         wanted = torch.device(device)
         torch.empty(0, device=wanted)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError) as error:
         available = "cpu, cuda" if torch.cuda.is_available() else "cpu"
         raise ValueError(f"device={str(device)!r} cannot be used here (available: {available})") from error
     return wanted

@@ -167,15 +167,3 @@ class HuginnForCausalLM(LoopedForCausalLM):
         super().__init__(vllm_config)
         self.transformer = HuginnStack(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "transformer"))
         self.add_head(self.transformer.wte, vllm_config, prefix)
-
-    def embed_input_ids(self, input_ids: Tensor) -> Tensor:
-        return self.transformer.wte(input_ids)
-
-    def forward(
-        self,
-        input_ids: Tensor | None,
-        positions: Tensor,
-        intermediate_tensors: IntermediateTensors | None = None,
-        inputs_embeds: Tensor | None = None,
-    ) -> Tensor:
-        return self.transformer(input_ids, positions, intermediate_tensors, inputs_embeds)

@@ -13,6 +13,7 @@ from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper, maybe_prefix
+from vllm.sequence import IntermediateTensors
 
 from loopcd.models.layers import RotaryTable
 from loopcd.serving.vllm.served import Served, read_served
@@ -105,6 +106,19 @@ class LoopedForCausalLM(nn.Module):
         if self.config.tie_word_embeddings:
             self.lm_head = self.lm_head.tie_weights(embedding)
         self.logits_processor = LogitsProcessor(self.config.vocab_size)
+
+    def embed_input_ids(self, input_ids: Tensor) -> Tensor:
+        return self.get_submodule(self.embedding.removesuffix(".weight"))(input_ids)
+
+    def forward(
+        self,
+        input_ids: Tensor | None,
+        positions: Tensor,
+        intermediate_tensors: IntermediateTensors | None = None,
+        inputs_embeds: Tensor | None = None,
+    ) -> Tensor:
+        stack = self.get_submodule(self.embedding.partition(".")[0])
+        return stack(input_ids, positions, intermediate_tensors, inputs_embeds)
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor | None:
         """The expert's logits. What the amateurs read out in the same rows is kept for the processor, which comes next."""

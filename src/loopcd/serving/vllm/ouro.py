@@ -132,15 +132,3 @@ class OuroForCausalLM(LoopedForCausalLM):
         super().__init__(vllm_config)
         self.model = OuroStack(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "model"))
         self.add_head(self.model.embed_tokens, vllm_config, prefix)
-
-    def embed_input_ids(self, input_ids: Tensor) -> Tensor:
-        return self.model.embed_tokens(input_ids)
-
-    def forward(
-        self,
-        input_ids: Tensor | None,
-        positions: Tensor,
-        intermediate_tensors: IntermediateTensors | None = None,
-        inputs_embeds: Tensor | None = None,
-    ) -> Tensor:
-        return self.model(input_ids, positions, intermediate_tensors, inputs_embeds)
