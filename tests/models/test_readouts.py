@@ -78,6 +78,21 @@ def test_parked_readouts_follow_their_rows(model: LoopedModel) -> None:
         assert_close(found[row], logits_of(model, torch.cat([rows[index], new])[None], num_loops=1)[0, -1])
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@torch.no_grad()
+def test_reading_only_the_last_token_leaves_the_same_behind(model: LoopedModel, attention: str) -> None:
+    """Its readout is the same, and so is what the next pass sees, in padded rows too."""
+    model.set_attn_implementation(attention)
+    ids, mask = left_padded([random_ids(1, 9)[0], random_ids(1, 6, seed=1)[0]])
+    wanted = logits_of(model, ids, attention_mask=mask)
+    cache = LoopCache()
+    for start, stop in ((0, 5), (5, 6), (6, 9)):
+        state = model.begin(ids[:, start:stop], cache, attention_mask=mask[:, :stop])
+        found = model.head(model.readout(advanced(model, state, model.num_loops), last=True))
+        assert found.shape[:2] == (2, 1)
+        assert_close(found[:, 0], wanted[:, stop - 1])
+
+
 # Drafting: tokens go through the first loops one by one, and through the others together
 
 

@@ -39,8 +39,8 @@ class AutoScorer(ContrastScorer):
         joined = (self.model.join_parked(self.parked[loop]) for loop in self.loops)
         return torch.stack([self.model.read_parked(each, reading.count).flatten(0, 1) for each in joined], dim=1)
 
-    def amateur_logits(self, hidden: Tensor, rows: Tensor, tokens: Tensor, expert: Tensor, allowed: Tensor) -> Tensor:
-        said = [self._head(hidden[rows, loop], tokens) for loop in range(hidden.shape[1])]
+    def amateur_logits(self, hidden: Tensor, tokens: Tensor, expert: Tensor, allowed: Tensor) -> Tensor:
+        said = [self._head(hidden[:, loop], tokens) for loop in range(hidden.shape[1])]
         return self.rule(torch.stack(said, dim=1), expert, allowed)
 
     def score(self, reading: Reading, cache: LoopCache) -> Scores:

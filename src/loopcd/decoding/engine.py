@@ -53,5 +53,5 @@ class Engine:
         """Run these tokens [batch, time] through the loops; the expert's view of what comes next, and the loops [batch]."""
         state = self.begin(input_ids, attention_mask)
         state, ran = run_loops(self.model, state, self.num_loops, self.exit, watch)
-        hidden = self.model.readout(state.last() if self.model.pointwise_readout else state)[:, -1]
+        hidden = self.model.readout(state, last=True)[:, -1]
         return Reading(hidden, self.model.head(hidden).float()), ran

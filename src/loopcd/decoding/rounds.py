@@ -136,7 +136,7 @@ class Rounds:
                 self.scorer.watch(state)
             states.append(state)
             if index + 1 < length:
-                drafts.append(model.head(model.readout(state)[:, -1]).argmax(dim=-1))
+                drafts.append(model.head(model.readout(state, last=True)[:, -1]).argmax(dim=-1))
                 token = drafts[-1][:, None]
         return states, drafts
 

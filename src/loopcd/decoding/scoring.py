@@ -17,6 +17,7 @@ from loopcd.decoding.engine import Engine, Reading
 from loopcd.models.cache import LoopCache
 from loopcd.models.stages import Coda, LoopedModel, LoopState
 
+USUAL = 8  # few positions have as many plausible tokens; so many are looked for at every step
 FEW = 512  # up to so many plausible tokens, their rows of the head are gathered; beyond, the whole head is cheaper
 
 
@@ -81,6 +82,7 @@ class ContrastScorer:
 
     def __init__(self, model: LoopedModel, strength: float, plausibility: float, lazy: bool = True) -> None:
         self.model, self.strength, self.plausibility, self.lazy = model, strength, plausibility, lazy
+        self._plain: tuple[Tensor, Tensor] | None = None
 
     def watch(self, state: LoopState) -> None:
         pass
@@ -93,42 +95,50 @@ class ContrastScorer:
         """[batch] bool, the rows among the contested ones in which the rule may intervene."""
         return contested
 
-    def amateur_logits(self, hidden: Tensor, rows: Tensor, tokens: Tensor, expert: Tensor, allowed: Tensor) -> Tensor:
-        """[rows, n], the amateur's logits of these tokens in the rows marked in `rows` [batch]; of those rows also what the
-        expert says and which are plausible, all [rows, n]."""
-        return self._head(hidden[rows], tokens)
+    def amateur_logits(self, hidden: Tensor, tokens: Tensor, expert: Tensor, allowed: Tensor) -> Tensor:
+        """[rows, n], the amateur's logits of these tokens from its `hidden` of the rows in which the rule intervenes; of those
+        rows also what the expert says and which are plausible, all [rows, n]."""
+        return self._head(hidden, tokens)
 
     def score(self, reading: Reading, cache: LoopCache) -> Scores:
-        first = reading.logits.topk(min(2, reading.logits.shape[1]), dim=-1)
-        if first.values.shape[1] == 1 or (self.lazy and self._settled(first.values)):
-            nowhere = torch.zeros(reading.logits.shape[0], dtype=torch.bool)
-            values, tokens = torch.zeros_like(first.values[:, :1]), first.indices[:, :1]
-            return Scores(values, tokens, reading.logits.shape[1], nowhere, nowhere, reading.count)
-        # the second token is plausible or none beside the first is
-        return self._contest(reading, rules.plausible(first.values, self.plausibility)[:, -1])
+        best = reading.logits.topk(min(USUAL, reading.logits.shape[1]), dim=-1)
+        if best.values.shape[1] == 1 or (self.lazy and self._settled(best.values)):
+            values, nowhere = self._uncontested(best.values)
+            return Scores(values, best.indices[:, :1], reading.logits.shape[1], nowhere, nowhere, reading.count)
+        return self._contest(reading, best.values, best.indices)
 
     def _settled(self, best: Tensor) -> bool:
-        """Whether in every row the second of the two best logits [batch, 2] is implausible, by more than a rounding error.
+        """Whether in every row the second of the best logits [batch, n] is implausible, by more than a rounding error.
 
         It only spares most steps the question; `rules.plausible` answers it wherever it is close.
         """
         ahead = -math.log(self.plausibility)
-        return all(first - second > ahead + 1e-6 * (1 + abs(first)) for first, second in best.tolist())
+        return all(first - second > ahead + 1e-6 * (1 + abs(first)) for first, second, *_ in best.tolist())
 
-    def _contest(self, reading: Reading, contested: Tensor) -> Scores:
-        """The scores where in some row several tokens are plausible."""
-        logits = reading.logits
+    def _uncontested(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """The scores of each row's only token, and that no row is contested: the same at every step."""
+        if self._plain is None or self._plain[0].shape[0] != like.shape[0]:
+            rows = like.shape[0]
+            self._plain = like.new_zeros(rows, 1), torch.zeros(rows, dtype=torch.bool)
+        return self._plain
+
+    def _contest(self, reading: Reading, expert: Tensor, tokens: Tensor) -> Scores:
+        """The scores where in some row several tokens are plausible; the best ones' logits and ids are given, [batch, n]."""
+        allowed = rules.plausible(expert, self.plausibility)
+        if bool(allowed[:, -1].any()) and expert.shape[1] < reading.logits.shape[1]:  # there may be more
+            everywhere = rules.plausible(reading.logits, self.plausibility)
+            expert, tokens = reading.logits.topk(int(everywhere.sum(dim=-1).max()), dim=-1)
+            allowed = rules.plausible(expert, self.plausibility)
+        contested = allowed[:, 1]
         touched = self.where(reading, contested)
-        asked = self.strength > 0 and bool(touched.any())
-        hidden = self.amateur_hidden(reading) if asked or not self.lazy else None
-        allowed = rules.plausible(logits, self.plausibility)  # [batch, vocab]
-        tokens = logits.topk(int(allowed.sum(dim=-1).max()), dim=-1).indices  # [batch, n], the plausible ones first
-        expert, allowed = logits.gather(1, tokens), allowed.gather(1, tokens)
+        some = bool(touched.any())
+        hidden = self.amateur_hidden(reading) if (some and self.strength > 0) or not self.lazy else None
         amateur = torch.zeros_like(expert)
-        if hidden is not None:
-            amateur[touched] = self.amateur_logits(hidden, touched, tokens[touched], expert[touched], allowed[touched])
+        if hidden is not None and some:
+            rows = slice(None) if len(touched) == 1 else touched
+            amateur[rows] = self.amateur_logits(hidden[rows], tokens[rows], expert[rows], allowed[rows])
         values = rules.contrast(expert, amateur, self.strength, allowed)
-        return Scores(values, tokens, logits.shape[1], contested.cpu(), touched.cpu(), reading.count)
+        return Scores(values, tokens, reading.logits.shape[1], contested.cpu(), touched.cpu(), reading.count)
 
     def _head(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         if tokens.shape[1] <= FEW:

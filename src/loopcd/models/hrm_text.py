@@ -69,8 +69,8 @@ class LoopedHrmText(LoopedModel, HrmTextForCausalLM):
         high = self.model.H_module(high + low, cycle_offset=offset + self.config.L_cycles * per_stack, **shared)
         return LoopState(high, state.loop + 1, tokens, extra=low)
 
-    def readout(self, state: LoopState) -> Tensor:
-        return state.hidden
+    def readout(self, state: LoopState, last: bool = False) -> Tensor:
+        return state.hidden[:, -1:] if last else state.hidden
 
 
 def _additive(mask: Tensor | None, model: LoopedHrmText) -> Tensor | None:

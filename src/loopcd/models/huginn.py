@@ -180,14 +180,16 @@ class HuginnForCausalLM(LoopedModel):
         x = _through(self.transformer["core_block"], x, tokens.rotary, mask, slots, tokens.span)
         return LoopState(x, state.loop + 1, tokens)
 
-    def readout(self, state: LoopState) -> Tensor:
+    def readout(self, state: LoopState, last: bool = False) -> Tensor:
         tokens = state.tokens
         slots = _slots(tokens.cache, self._coda_slots)
-        return self._coda(state.hidden, tokens.rotary, tokens.mask, slots, tokens.span)
+        return self._coda(state.hidden, tokens.rotary, tokens.mask, slots, tokens.span, last)
 
-    def _coda(self, x: Tensor, rotary: Any, mask: Tensor | None, slots: Sequence[Slot | None], span: Span) -> Tensor:
+    def _coda(
+        self, x: Tensor, rotary: Any, mask: Tensor | None, slots: Sequence[Slot | None], span: Span, last: bool = False
+    ) -> Tensor:
         norm = self.transformer["ln_f"]
-        return norm(_through(self.transformer["coda"], norm(x), rotary, mask, slots, span))
+        return norm(_through(self.transformer["coda"], norm(x), rotary, mask, slots, span, last))
 
     @property
     def _coda_slots(self) -> range:
@@ -246,8 +248,7 @@ class HuginnForCausalLM(LoopedModel):
         valid = None if cache.valid is None else cache.valid[:, : span.stop]
         mask = self.make_mask(span, valid, x.device)
         rotary = self.rotary(positions_of(span, valid, x.device), span.stop, torch.float32)
-        hidden = self._coda(x, rotary, mask, branch.slots, span)
-        return hidden[:, -count:]
+        return self._coda(x, rotary, mask, branch.slots, span, last=count == 1)[:, -count:]
 
     def _read_shared(self, state: LoopState, at: int) -> Tensor:
         """One token of the state, the tokens before it seen by what the final readouts left in the coda's slots."""
@@ -274,9 +275,18 @@ class Parked:
     branch: Branch | None
 
 
-def _through(layers: Any, x: Tensor, rotary: Any, mask: Tensor | None, slots: Sequence[Slot | None], span: Span) -> Tensor:
-    for layer, slot in zip(layers, slots, strict=True):
-        x = layer(x, rotary, mask, slot, span)
+def _through(
+    layers: Any,
+    x: Tensor,
+    rotary: Any,
+    mask: Tensor | None,
+    slots: Sequence[Slot | None],
+    span: Span,
+    last: bool = False,
+) -> Tensor:
+    """The layers one after the other; with `last`, what the last one makes of the last token only."""
+    for index, (layer, slot) in enumerate(zip(layers, slots, strict=True)):
+        x = layer(x, rotary, mask, slot, span, last and index == len(layers) - 1)
     return x
 
 

@@ -115,13 +115,25 @@ class LoopedLayer(nn.Module):
     def compile_parts(self) -> None:
         self.compiled = (torch.compile(self.before, dynamic=True), torch.compile(self.after, dynamic=True))
 
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, slot: Slot | None, span: Span) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        slot: Slot | None,
+        span: Span,
+        last: bool = False,
+    ) -> Tensor:
+        """[rows, time, width], or with `last` what comes out for the last token only: of the others, keys and values."""
         before, after = self.before, self.after
         if self.compiled is not None and x.shape[1] <= self.COMPILED_TIME:
             before, after = self.compiled
         query, key, value = before(x, *rotary)
         if slot is not None:
             key, value = slot.update(key, value, span)
+        if last and x.shape[1] > 1:
+            x, query = x[:, -1:], query[:, :, -1:]
+            mask = mask[:, :, -1:] if mask is not None and mask.ndim == 4 else mask
         return after(x, attention(self, query, key, value, mask))
 
 

@@ -154,8 +154,8 @@ class OuroForCausalLM(LoopedModel):
             x = layer(x, tokens.rotary, mask, None if tokens.cache is None else tokens.cache.slot(index), tokens.span)
         return LoopState(self.model.norm(x), loop, tokens)
 
-    def readout(self, state: LoopState) -> Tensor:
-        return state.hidden
+    def readout(self, state: LoopState, last: bool = False) -> Tensor:
+        return state.hidden[:, -1:] if last else state.hidden
 
     # -- the gate -----------------------------------------------------------------------------------------------------
 

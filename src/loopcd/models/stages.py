@@ -100,12 +100,6 @@ class LoopState:
         extra = None if self.extra is None else self.extra[index]
         return LoopState(self.hidden[index], self.loop, self.tokens.keep(index), extra)
 
-    def last(self) -> "LoopState":
-        """The state of the last token only, for a readout of nothing else."""
-        if self.hidden.shape[1] == 1:
-            return self
-        return replace(self, hidden=self.hidden[:, -1:])
-
 
 class LoopedModel(PreTrainedModel, GenerationMixin):
     """The stages' interface and what is built on it; the families derive from this."""
@@ -132,7 +126,8 @@ class LoopedModel(PreTrainedModel, GenerationMixin):
     def advance(self, state: LoopState) -> LoopState:
         raise TypeError(f"{type(self).__name__} does not say how it loops")
 
-    def readout(self, state: LoopState) -> Tensor:
+    def readout(self, state: LoopState, last: bool = False) -> Tensor:
+        """[batch, time, width], what the head reads of each token; with `last` only of the last one, time being 1."""
         raise TypeError(f"{type(self).__name__} does not say what its head reads")
 
     def head(self, hidden: Tensor, tokens: Tensor | None = None) -> Tensor:

@@ -71,7 +71,7 @@ class LiveTracer:
             self._changes[loop].append(relative_change(before.hidden[:, -1].float(), state.hidden[:, -1].float()))
             if state.loop < self.setting.num_loops:
                 parked.append(self.model.park(state))
-        hidden = [self.model.read_parked(each)[:, -1] for each in parked] + [self.model.readout(state)[:, -1]]
+        hidden = [self.model.read_parked(each)[:, -1] for each in parked] + [self.model.readout(state, last=True)[:, -1]]
         for kept, each in zip(self._readouts, hidden, strict=True):
             kept.append(each)
 
