@@ -74,6 +74,8 @@ def test_traces_are_those_of_the_answers(folders: dict[str, Path], tmp_path: Pat
     traces = greedy_traces(lab)
     assert len(traces) == 12 and [tuple(trace.token_ids.tolist()) for trace in traces] == list(greedy.token_ids)
     assert (traces[0].amateur_loop, traces[0].strength) == (lab.amateur, lab.strength)
+    assert [trace.extra["correct"] for trace in traces] == greedy.right("strict")
+    assert [trace.extra["gold"] for trace in traces] == [item.gold for item in lab.task().items]
     assert traces[-1] == traces[11] and traces[2:4] == [traces[2], traces[3]]
     with pytest.raises(IndexError):
         traces[12]

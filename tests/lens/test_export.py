@@ -270,6 +270,18 @@ def test_examples_are_stepped_through_and_filtered(browser: Any, engine: LocalEn
         assert page.locator("#prompt-text").inner_text() == "stayed right"
 
 
+def test_graded_texts_that_stand_alone_are_told_apart(browser: Any, engine: LocalEngine, tmp_path: Path) -> None:
+    made = [paired_traces(engine, prompt, 8)[0] for prompt in ("this is right ", "this is wrong ")]
+    for trace, correct in zip(made, (True, False), strict=True):
+        trace.extra["correct"] = correct
+    export(tmp_path / "report.html", examples_of(made)[0])
+    with open_page(browser, (tmp_path / "report.html").as_uri()) as page:
+        assert page.locator("#outcome").inner_text() == "right"
+        page.locator('input[value="wrong"]').check()
+        assert page.locator("#prompt-text").inner_text() == "this is wrong"
+        assert page.locator("#outcome").inner_text() == "wrong" and page.locator("#place").inner_text() == "1 of 1"
+
+
 def test_a_single_text_is_shown_alone(browser: Any, traces: list[LoopTrace], tmp_path: Path) -> None:
     export(tmp_path / "report.html", examples_of(traces[:1])[0])
     with open_page(browser, (tmp_path / "report.html").as_uri()) as page:

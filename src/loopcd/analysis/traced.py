@@ -47,9 +47,10 @@ def greedy_traces(lab: Laboratory, name: str | None = None, split: Split = "test
     """What every loop said about greedy's answers to a task, in the items' order; made now if need be."""
     task = lab.task(name, split)
     (greedy,) = lab.answers(GREEDY, task=name, split=split)
+    right = greedy.right(task.metrics[0])
     items = [
-        Written(item.prompt, ids, text, extra={"item": item.id, "task": task.name})
-        for item, ids, text in zip(task.items, greedy.token_ids, greedy.texts, strict=True)
+        Written(item.prompt, ids, text, extra={**item.notes(task.name), "correct": correct})
+        for item, ids, text, correct in zip(task.items, greedy.token_ids, greedy.texts, right, strict=True)
     ]
     with lab.opened(task) as store:
         folder = store.folder / "traces" / f"greedy-amateur{lab.amateur}-strength{lab.strength:g}"

@@ -24,6 +24,10 @@ class Item:
     gold: Any  # what a reader should see as the right answer; text or a number
     document: Any = field(default=None, compare=False, repr=False)  # whatever the grader needs besides
 
+    def notes(self, task: str) -> dict[str, Any]:
+        """What a trace of an answer says about its item."""
+        return {"item": self.id, "task": task, "gold": self.gold if isinstance(self.gold, str | int | float) else None}
+
 
 @dataclass(frozen=True)
 class TaskOptions:

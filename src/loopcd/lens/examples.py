@@ -29,11 +29,13 @@ class Example:
 
     @property
     def outcome(self) -> str | None:
-        """Right or wrong before and after: of greedy's text and the next one, where both were graded."""
+        """Right or wrong before and after: of greedy's text and the next one, where both were graded; or of the only one."""
         graded = [trace.extra.get("correct") for trace in in_order(self.traces)[:2]]
         match graded:
             case [bool(before), bool(after)]:
                 return ("right" if before else "wrong") if before == after else ("gained" if after else "lost")
+            case [bool(only)]:
+                return "right" if only else "wrong"
         return None
 
     def summary(self) -> dict[str, Any]:
@@ -170,7 +172,7 @@ def _graded(task: Task, items: Sequence[Item], made: Sequence[Generation]) -> li
 
 
 def _traced(engine: LocalEngine, task: Task, item: Item, pair: Sequence[tuple[Method, Generation, bool]], name: str) -> Example:
-    notes = {"item": item.id, "task": task.name, "gold": item.gold if isinstance(item.gold, str | int | float) else None}
+    notes = item.notes(task.name)
     written = [Written.of(item.prompt, made, describe(method), correct=right, **notes) for method, made, right in pair]
     traces = tuple(trace_pair(engine, written, [method for method, _, _ in pair]))
     return Example(name, label(traces[0]), traces)

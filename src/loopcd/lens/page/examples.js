@@ -5,11 +5,12 @@ import { methodName, set, state, watch } from "./state.js";
 import { element, isolated, shown } from "./text.js";
 import { Trace } from "./trace.js";
 
-const OUTCOMES = { gained: "wrong → right", lost: "right → wrong", right: "both right", wrong: "both wrong" };
+const OUTCOMES = { gained: "wrong → right", lost: "right → wrong", right: "right", wrong: "wrong" };
 const FILTERS = {
   all: { title: "All", takes: () => true },
   gained: { title: "wrong → right", takes: (each) => each.outcome === "gained" },
   lost: { title: "right → wrong", takes: (each) => each.outcome === "lost" },
+  wrong: { title: "wrong", takes: (each) => each.outcome === "wrong" },
   differ: { title: "texts differ", takes: (each) => each.differs },
 };
 
