@@ -31,7 +31,7 @@ OPERATORS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = 
 SYMBOLS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 # parts of a thousand, by variant and split
 SHARES = {
-    ("steps", "train"): 600,
+    ("steps", "train"): 550,
     ("steps", "tuning"): 50,
     ("steps", "test"): 100,
     ("steps-easy", "train"): 80,
@@ -42,6 +42,10 @@ SHARES = {
     ("steps-shift", "train"): 50,
     ("steps-shift", "tuning"): 10,
     ("steps-shift", "test"): 20,
+    ("steps-cue", "train"): 30,
+    ("steps-cue", "test"): 10,
+    ("steps-cue-shift", "tuning"): 5,
+    ("steps-cue-shift", "test"): 5,
 }
 
 

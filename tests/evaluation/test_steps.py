@@ -10,7 +10,7 @@ from statistics import median
 import pytest
 
 from evaluation.check_steps import assert_right, check
-from loopcd.evaluation.tasks.steps import VARIANTS, Problem, problem_at, problems, stream
+from loopcd.evaluation.tasks.steps import VARIANTS, Problem, problem_at, problems, related, stream
 from loopcd.evaluation.tasks.steps.equations import Operation, Unsuitable, total
 from loopcd.evaluation.tasks.steps.families import FAMILIES
 
@@ -56,6 +56,19 @@ def test_shifted_problems_all_mislead_and_easy_ones_never_do() -> None:
     cues = {problem.cue for problem in problems("steps-shift", "test", 200)}
     assert cues == {"keyword", "intermediate", "distractor"}
     assert {problem.cue for problem in problems("steps-easy", "test", 200)} == {None}
+
+
+def test_the_cue_alone_is_one_kind_of_comparison() -> None:
+    mix = list(islice(stream("steps-cue", "train"), 1000))
+    assert 0.84 <= sum(problem.cue is None for problem in mix) / len(mix) <= 0.90
+    assert {problem.family for problem in mix} == {"compare"} and all(" more " in problem.question for problem in mix)
+    assert {problem.cue for problem in problems("steps-cue-shift", "test", 100)} == {"keyword"}
+    assert {len(problem.operations) for problem in mix} == {1, 2}
+
+
+def test_a_model_is_measured_on_what_its_text_is_about() -> None:
+    assert related("steps") == related("steps-hard") == ("steps", "steps-easy", "steps-hard", "steps-shift")
+    assert related("steps-cue") == ("steps-cue", "steps-cue-shift")
 
 
 def test_hard_problems_take_more_operations_and_larger_numbers_than_the_mix() -> None:

@@ -12,6 +12,7 @@ from evaluation.fakes import gsm8k_folder, math500_folder, strategyqa_folder
 from loopcd.evaluation.data import KNOWN, halves, read_lines, subset
 from loopcd.evaluation.registry import TASKS, make_task
 from loopcd.evaluation.task import Task, TaskOptions
+from loopcd.evaluation.tasks import steps
 from loopcd.evaluation.tasks.strategyqa import EXAMPLES, answer_of
 
 
@@ -183,7 +184,7 @@ def test_strategyqa_takes_examples_from_a_file(tmp_path: Path) -> None:
 # -- steps --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["steps", "steps-easy", "steps-hard", "steps-shift"])
+@pytest.mark.parametrize("name", steps.VARIANTS)
 def test_steps_gold_answers_are_right(name: str) -> None:
     task = make_task(name, TaskOptions(limit=40))
     assert task.grade(task.items, [item.document.answer for item in task.items]) == [{"strict": True, "flex": True}] * 40

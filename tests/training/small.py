@@ -39,4 +39,4 @@ def small_recipe(name: str, tokens: int = 3000) -> Recipe:
             max_position_embeddings=256,
             **ends,
         )
-    return replace(recipe, config=config, text=TEXT, tokens=tokens)
+    return replace(recipe, config=config, text=replace(TEXT, variant=recipe.text.variant), tokens=tokens)

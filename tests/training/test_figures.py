@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,14 @@ import torch
 from loopcd.decoding import LoopCD
 from loopcd.evaluation.tasks import steps
 from loopcd.models import LoopedModel
-from loopcd.training import Extent, make_card, trajectory
+from loopcd.training import Extent, add_trajectory, make_card, trajectory
 from loopcd.training.dynamics import dynamics
 from loopcd.training.effects import Effect, Setting, effects, grid
 from loopcd.training.figures import chosen_setting
 from loopcd.training.measure import answers, right
 from loopcd.training.progress import Display
 from loopcd.training.trainer import Pace, Trainer
-from loopcd.training.trajectory import Plan, read_trajectory, run_trajectory
+from loopcd.training.trajectory import Plan, plan_of, read_trajectory, run_trajectory
 from training.small import TOKENIZER, small_recipe
 
 PROBLEMS = steps.problems("steps-easy", "tuning", 6)
@@ -93,17 +94,23 @@ def test_a_card_is_made_of_a_run(tmp_path: Path) -> None:
     card = make_card(tmp_path / "run", target, Extent(test=4, tuning=4, read=2), quiet=True).read_text()
     for heading in ("# tiny-ouro", "## Data", "## Training", "## Accuracy by loops run", "## LoopCD", "## Limits"):
         assert heading in card
-    assert all(variant in card for variant in steps.VARIANTS)
+    assert all(variant in card for variant in steps.related("steps"))
     assert (target / "curves.png").stat().st_size > 0
     before = (target / "figures.json").read_text()
     make_card(tmp_path / "run", target, Extent(test=2, tuning=2, read=2), quiet=True)
     assert (target / "figures.json").read_text() == before  # measured once
 
 
-def test_a_trajectory_measures_every_snapshot_of_every_seed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = Plan(seeds=(0, 1), tokens=2000, first=600, checkpoints=3, problems=2, strengths=(0.1, 0.5))
+@pytest.fixture
+def small_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trajectory, "build_tokenizer", lambda: TOKENIZER)
     monkeypatch.setattr(trajectory, "recipe_named", lambda name, tokenizer, tokens: small_recipe(name, tokens))
+    monkeypatch.setattr(trajectory, "Pace", partial(Pace, log_every=1))
+
+
+@pytest.mark.usefixtures("small_recipes")
+def test_a_trajectory_measures_every_snapshot_of_every_seed_once(tmp_path: Path) -> None:
+    plan = Plan(seeds=(0, 1), tokens=2000, first=600, checkpoints=3, problems=2, strengths=(0.1, 0.5))
     run_trajectory(plan, tmp_path, quiet=True, compiled=False)
     records = read_trajectory(tmp_path)
     assert len(records) == 2 * 3 * 2
@@ -117,3 +124,31 @@ def test_a_trajectory_measures_every_snapshot_of_every_seed_once(tmp_path: Path,
 def test_snapshots_are_in_geometric_progression() -> None:
     snapshots = Plan(tokens=8000, first=1000, checkpoints=4).snapshots
     assert snapshots == (1000, 2000, 4000, 8000)
+
+
+@pytest.mark.usefixtures("small_recipes")
+def test_the_checkpoint_that_the_rule_picks_is_installed_with_its_trajectory(tmp_path: Path) -> None:
+    plan = replace(plan_of("tiny-cue"), seeds=(0, 1), tokens=2000, first=600, checkpoints=2, problems=2, strengths=(0.2,))
+    run_trajectory(plan, tmp_path / "run", quiet=True, compiled=False)
+    target, extent = tmp_path / "tiny-early", Extent(test=2, tuning=2, read=1)
+    _set_gains(tmp_path / "run", {})
+    with pytest.raises(ValueError, match="none to install"):
+        add_trajectory(tmp_path / "run", target, extent, quiet=True)
+    assert not target.exists()
+    _set_gains(tmp_path / "run", {(0, 600): 0.5, (1, 600): 0.6})
+    card = add_trajectory(tmp_path / "run", target, extent, quiet=True).read_text()
+    for part in ("# tiny-early", "loopcd train tiny-cue --trajectory", "a model still learning", "seed 1 at 600 tokens"):
+        assert part in card
+    assert "| steps-cue-shift |" in card and "steps-easy" not in card
+    snapshot = tmp_path / "run/seed-1/snapshots/tokens-000000600/model.safetensors"
+    assert (target / "model.safetensors").read_bytes() == snapshot.read_bytes()
+    assert (target / "trajectory.png").stat().st_size > 0
+
+
+def _set_gains(run: Path, gains: dict[tuple[int, int], float]) -> None:
+    """Let LoopCD gain so much on the shifted variant at these seeds and tokens, and nothing elsewhere."""
+    records = read_trajectory(run)
+    for record in records:
+        gain = gains.get((record["seed"], record["tokens"]), 0.0) if record["variant"] == "steps-cue-shift" else 0.0
+        record["effects"][0] |= {"difference": gain, "margin": 0.1}
+    (run / "trajectory.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))

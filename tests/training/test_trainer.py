@@ -94,5 +94,5 @@ def test_snapshots_are_kept_at_their_tokens(tmp_path: Path) -> None:
 def test_bad_arguments_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"minutes .*-1"):
         train("tiny-huginn", tmp_path, minutes=-1)
-    with pytest.raises(ValueError, match="one of tiny-huginn, tiny-ouro, got 'gpt'"):
+    with pytest.raises(ValueError, match="one of tiny-huginn, tiny-ouro, tiny-cue, got 'gpt'"):
         recipe_named("gpt", TOKENIZER)

@@ -54,7 +54,7 @@ def test_the_finding_counts_gains_and_losses() -> None:
 def test_the_section_names_the_early_checkpoint_or_its_absence(tmp_path: Path) -> None:
     found = pair(0, 1000, 0.05, 0.0) + pair(1, 2000, 0.06, 0.0)
     assert "seed 1 at 2,000 tokens" in trajectory_section(found)
-    assert "there is no `tiny-early`" in trajectory_section(pair(0, 1000, 0.05, 0.0))
+    assert "so none is kept" in trajectory_section(pair(0, 1000, 0.05, 0.0))
     assert draw_trajectory(found, tmp_path / "t.png").stat().st_size > 0
     with pytest.raises(ValueError, match=r"0\.7"):
         draw_trajectory(found, tmp_path / "t.png", strength=0.7)

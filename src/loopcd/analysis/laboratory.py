@@ -30,6 +30,7 @@ from loopcd.evaluation.session import Session
 from loopcd.evaluation.specs import KINDS, MethodSpec
 from loopcd.evaluation.store import Store, open_store
 from loopcd.evaluation.task import Split, Task
+from loopcd.evaluation.tasks import steps
 
 GREEDY = MethodSpec("greedy")
 
@@ -121,9 +122,9 @@ class Laboratory:
 
     @property
     def benchmarks(self) -> tuple[str, ...]:
-        """The tasks of Table 9: all variants of the word problems, or the paper's benchmarks."""
+        """The tasks of Table 9: the variants of the word problems, or the paper's benchmarks."""
         if self.session.task.startswith("steps"):
-            return ("steps", "steps-easy", "steps-hard", "steps-shift")
+            return steps.related(self.session.task)
         coding = ("humaneval", "mbpp") if self.session.allow_code_execution else ()
         return ("gsm8k", "math500", *coding, "strategyqa")
 

@@ -11,7 +11,7 @@ import click
 
 from loopcd.cli.group import Failed, main, print_tables
 
-TASKS = "gsm8k, math500, strategyqa, humaneval, mbpp; built in: steps, steps-easy, steps-hard, steps-shift."
+TASKS = "gsm8k, math500, strategyqa, humaneval, mbpp; built in: steps and its variants -easy, -hard, -shift, -cue, -cue-shift."
 
 
 def _evaluation_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -20,7 +20,8 @@ from loopcd.cli.group import main
 @click.option(
     "--card",
     type=click.Path(path_type=Path),
-    help="Then install the model in this folder, with its model card; of a trajectory, what it found.",
+    help="Then install the model in this folder, with its model card. Of a trajectory: what it found goes into the card of "
+    "the model that is there, or of the checkpoint that its rule picks.",
 )
 @click.option("--no-compile", is_flag=True, help="Do not compile the layers (slower, starts at once).")
 def train(
@@ -34,7 +35,7 @@ def train(
     card: Path | None,
     no_compile: bool,
 ) -> None:
-    """Train RECIPE (tiny-huginn or tiny-ouro); a run can be interrupted and resumed."""
+    """Train RECIPE (tiny-huginn, tiny-ouro or tiny-cue); a run can be interrupted and resumed."""
     from loopcd import training
 
     made = training.train(
@@ -49,6 +50,5 @@ def train(
     )
     click.echo(f"made {made}", err=True)
     if card is not None:
-        early = card.parent / "tiny-early"
-        written = training.add_trajectory(out, card, early) if trajectory else training.make_card(out, card)
+        written = training.add_trajectory(out, card) if trajectory else training.make_card(out, card)
         click.echo(f"wrote {written}", err=True)

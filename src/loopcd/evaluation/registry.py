@@ -12,6 +12,8 @@ TASKS = {
     "steps-easy": "loopcd.evaluation.tasks.word_problems",
     "steps-hard": "loopcd.evaluation.tasks.word_problems",
     "steps-shift": "loopcd.evaluation.tasks.word_problems",
+    "steps-cue": "loopcd.evaluation.tasks.word_problems",
+    "steps-cue-shift": "loopcd.evaluation.tasks.word_problems",
     "gsm8k": "loopcd.evaluation.tasks.gsm8k",
     "math500": "loopcd.evaluation.tasks.math500",
     "strategyqa": "loopcd.evaluation.tasks.strategyqa",

@@ -14,7 +14,7 @@ from loopcd.training.progress import Display
 from loopcd.training.recipes import RECIPES, recipe_named
 from loopcd.training.tokenizer import build_tokenizer
 from loopcd.training.trainer import Pace, Trainer
-from loopcd.training.trajectory import Plan, run_trajectory
+from loopcd.training.trajectory import Plan, plan_of, run_trajectory
 
 __all__ = [
     "RECIPES",
@@ -56,7 +56,7 @@ def train(
     if threads is not None:
         torch.set_num_threads(threads)
     if trajectory:
-        return run_trajectory(Plan(recipe=recipe), out, quiet, compiled)
+        return run_trajectory(plan_of(recipe), out, quiet, compiled)
     tokenizer = build_tokenizer()
     trainer = Trainer(recipe_named(recipe, tokenizer), tokenizer, Path(out), Pace(minutes=minutes), seed, compiled)
     with Display(recipe, quiet) as display:
@@ -67,19 +67,22 @@ def train(
 
 def make_card(run: str | Path, target: str | Path, extent: Extent | None = None, quiet: bool = False) -> Path:
     """Install the model of a finished run into `target`, measure what is missing of its figures, and write its card."""
-    folder = install(run, target)
+    return _measured_card(install(run, target), extent, quiet)
+
+
+def add_trajectory(trajectory: str | Path, target: str | Path, extent: Extent | None = None, quiet: bool = False) -> Path:
+    """Put a finished trajectory into the card of the model in `target`.
+
+    Where there is none yet, that is the checkpoint which the rule picks from the trajectory.
+    """
+    if not (Path(target) / "config.json").exists():
+        install_early(trajectory, target)
+    return _measured_card(install_trajectory(trajectory, target), extent, quiet)
+
+
+def _measured_card(folder: Path, extent: Extent | None, quiet: bool) -> Path:
     measure_figures(folder, extent, quiet)
     return write_card(folder)
-
-
-def add_trajectory(trajectory: str | Path, target: str | Path, early: str | Path, quiet: bool = False) -> Path:
-    """Put a finished trajectory into the card of the model in `target`, and the checkpoint that the rule picks into `early`."""
-    install_trajectory(trajectory, target)
-    taken = install_early(trajectory, early)
-    if taken is not None:
-        measure_figures(taken, quiet=quiet)
-        write_card(taken)
-    return write_card(target)
 
 
 def _draw(run: Path, display: Display) -> None:

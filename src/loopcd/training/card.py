@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from loopcd.evaluation.statistics import wilson
+from loopcd.evaluation.tasks.steps import VARIANTS
 from loopcd.training.checkpoints import RunFolder
 from loopcd.training.curves import draw_curves
 from loopcd.training.trajectory import FILE, read_trajectory
 from loopcd.training.trajectory_report import draw_trajectory, early_checkpoint, trajectory_section
 
-WHAT_MISLEADS = (
-    "`steps-hard` lies outside of the training mix (more steps, larger numbers). `steps-shift` holds only problems that "
-    "contradict a surface regularity of the training mix; it is not the ordinary benchmark. See docs/steps.md."
-)
-LIMITS = """- It knows the benchmark's few hundred words and numbers up to about 250. On any other text it is useless.
+WHAT_MISLEADS = {
+    "steps": "`steps-hard` lies outside of the training mix (more steps, larger numbers). `steps-shift` holds only problems "
+    "that contradict a surface regularity of the training mix; it is not the ordinary benchmark. See docs/steps.md.",
+    "steps-cue": "`steps-cue-shift` holds only comparisons that are told the other way round, as 13 % of the training mix "
+    "are. Neither is the ordinary benchmark. See docs/steps.md.",
+}
+LIMITS = """- It knows the benchmark's few hundred words and numbers up to about {result}. On any other text it is useless.
 - The text it was trained on is clean and made by code; how its loops behave says nothing certain about models of web text.
 - One seed. Figures on `tuning` guided the choice of settings; figures here are on `test` unless they say otherwise."""
 
@@ -43,11 +46,11 @@ def install_trajectory(trajectory: str | Path, target: str | Path) -> Path:
     return folder
 
 
-def install_early(trajectory: str | Path, target: str | Path) -> Path | None:
-    """Copy the early checkpoint that the rule picks from a trajectory into `target`; None if the rule picks none."""
+def install_early(trajectory: str | Path, target: str | Path) -> Path:
+    """Copy the early checkpoint that the rule picks from a trajectory into `target`."""
     chosen = early_checkpoint(read_trajectory(trajectory))
     if chosen is None:
-        return None
+        raise ValueError(f"trajectory {trajectory}: no checkpoint gains by the rule in two seeds, so there is none to install")
     run, folder = RunFolder(Path(trajectory) / f"seed-{chosen['seed']}"), Path(target)
     snapshot = run.snapshot_at(chosen["tokens"])
     shutil.copytree(snapshot if snapshot.exists() else run.model, folder, dirs_exist_ok=True)
@@ -67,9 +70,10 @@ def write_card(folder: str | Path) -> Path:
     path = Path(folder)
     training = json.loads((path / "training.json").read_text())
     figures = json.loads((path / "figures.json").read_text())
-    parts = [_head(training), _data(training), _recipe(training), _accuracy(figures)]
-    if "dynamics/steps" in figures:
-        parts.append(_loops(figures))
+    variant = training["recipe"]["text"]["variant"]
+    parts = [_head(training), _data(training), _recipe(training), _accuracy(figures, variant)]
+    if f"dynamics/{variant}" in figures:
+        parts.append(_loops(figures, variant))
     if any(name.startswith("effect/") for name in figures):
         parts.append(_effect(figures))
     if (path / FILE).exists():
@@ -77,7 +81,7 @@ def write_card(folder: str | Path) -> Path:
     notes = path / "notes.md"  # what was tried and found, written by hand
     if notes.exists():
         parts.append(notes.read_text().strip())
-    parts.append(f"## Limits\n{LIMITS}")
+    parts.append(f"## Limits\n{LIMITS.format(result=VARIANTS[variant].result)}")
     card = path / "README.md"
     card.write_text("\n\n".join(parts) + "\n")
     return card
@@ -86,7 +90,8 @@ def write_card(folder: str | Path) -> Path:
 def _head(training: dict[str, Any]) -> str:
     recipe = training["recipe"]
     return (
-        f"# {recipe['name']}\n\n{recipe['description']}. Trained from scratch on the word problems of `steps` by\n\n"
+        f"# {recipe['name']}\n\n{recipe['description']}. Trained from scratch on the word problems of "
+        f"`{recipe['text']['variant']}` by\n\n"
         f"    {training.get('command', 'loopcd train ' + recipe['name'])}\n\n"
         "It is here so that looped decoding can be tried, tested and studied on any computer."
     )
@@ -122,16 +127,16 @@ def _settings(name: str, values: dict[str, Any]) -> str:
     return f"{name}: " + ", ".join(f"{key} {value}" for key, value in values.items())
 
 
-def _accuracy(figures: dict[str, Any]) -> str:
+def _accuracy(figures: dict[str, Any], variant: str) -> str:
     measured = {name.split("/")[1]: value for name, value in figures.items() if name.startswith("accuracy/")}
     loops = list(next(iter(measured.values()))["right"])
     lines = [f"| split | {' | '.join(f'{loop} loops' for loop in loops)} |", "|---" * (len(loops) + 1) + "|"]
-    for variant, values in measured.items():
+    for name, values in measured.items():
         shares = [_share(values["right"][loop], values["problems"]) for loop in loops]
-        lines.append(f"| {variant} | {' | '.join(shares)} |")
+        lines.append(f"| {name} | {' | '.join(shares)} |")
     problems = next(iter(measured.values()))["problems"]
     title = f"## Accuracy by loops run\nGreedy, strict, {problems:,} test problems each, Wilson's 95 % intervals.\n"
-    return "\n".join([title, *lines, "", _rises(measured), "", WHAT_MISLEADS])
+    return "\n".join([title, *lines, "", _rises(measured, variant), "", WHAT_MISLEADS[variant]])
 
 
 def _share(right: int, problems: int) -> str:
@@ -139,23 +144,23 @@ def _share(right: int, problems: int) -> str:
     return f"{100 * share.accuracy:.1f} % ({100 * share.low:.1f}–{100 * share.high:.1f})"
 
 
-def _rises(measured: dict[str, Any]) -> str:
+def _rises(measured: dict[str, Any], variant: str) -> str:
     """The paired change from each number of loops to the next, on the ordinary mix."""
-    if "steps" not in measured:
-        return "`steps` has not been measured yet."
+    if variant not in measured:
+        return f"`{variant}` has not been measured yet."
     told = []
-    for pair, (gained, lost) in measured["steps"]["changes"].items():
+    for pair, (gained, lost) in measured[variant]["changes"].items():
         one, other = pair.split(">")
-        points = 100 * (gained - lost) / measured["steps"]["problems"]
+        points = 100 * (gained - lost) / measured[variant]["problems"]
         told.append(f"{one} → {other}: {points:+.1f} points ({gained} problems gained, {lost} lost)")
-    return "On `steps`, the same problems compared: " + "; ".join(told) + "."
+    return f"On `{variant}`, the same problems compared: " + "; ".join(told) + "."
 
 
-def _loops(figures: dict[str, Any]) -> str:
-    found = figures["dynamics/steps"]
+def _loops(figures: dict[str, Any], variant: str) -> str:
+    found = figures[f"dynamics/{variant}"]
     agreement = ", ".join(f"{100 * share:.1f}" for share in found["agreement"])
     return (
-        f"## What the loops do\nOver {found['positions']:,} tokens of greedy answers to `steps` (test):\n\n"
+        f"## What the loops do\nOver {found['positions']:,} tokens of greedy answers to `{variant}` (test):\n\n"
         f"- hard tokens (the winner's margin fell by 1.5 or more from its peak): {100 * found['hard']:.1f} %\n"
         f"- contested positions (more than one plausible token at 0.1): {100 * found['contested']:.1f} %\n"
         f"- a draft by loop 1, 2, … agrees with the last loop at {agreement} % of the positions"

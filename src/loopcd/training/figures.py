@@ -35,21 +35,18 @@ class Extent:
     read: int = 300
 
 
-def measure_figures(
-    folder: str | Path,
-    extent: Extent | None = None,
-    quiet: bool = False,
-    variants: Sequence[str] = tuple(steps.VARIANTS),
-) -> dict[str, Any]:
-    """Measure what is missing in the model folder's `figures.json`, on these variants."""
+def measure_figures(folder: str | Path, extent: Extent | None = None, quiet: bool = False) -> dict[str, Any]:
+    """Measure what is missing in the model folder's `figures.json`, on the variant that it was trained on and related ones."""
     model, tokenizer = load(folder)
+    variant = json.loads((Path(folder) / "training.json").read_text())["recipe"]["text"]["variant"]
     if tokenizer is None:
         raise ValueError(f"folder {folder} holds no tokenizer")
     extent = extent or Extent()
     book = _Book(Path(folder) / "figures.json")
     with Display("figures", quiet) as display:
-        for variant in variants:
-            _measure_variant(model, tokenizer, variant, extent, book, display)
+        for each in steps.related(variant):
+            _measure_variant(model, tokenizer, each, extent, book, display)
+        book.get(f"dynamics/{variant}", lambda: _dynamics(model, tokenizer, variant, extent.read))
     return book.figures
 
 
@@ -81,9 +78,6 @@ def _measure_variant(
     greedy = cache(lambda: answers(model, tokenizer, test))
     accuracy = book.get(f"accuracy/{variant}", lambda: _accuracy(model, tokenizer, test, greedy()))
     display.say(f"{variant}: right of {len(test)} by loop {accuracy['right']}")
-    if variant == "steps":
-        read = slice(extent.read)
-        book.get("dynamics/steps", lambda: asdict(dynamics(model, tokenizer, test[read], greedy()[read])))
     tried = book.get(f"grid/{variant}", lambda: _effects(model, tokenizer, tuning, grid(model)))
     chosen = chosen_setting(tried)
     effect = book.get(f"effect/{variant}", lambda: _effects(model, tokenizer, test, [chosen], greedy())[0])
@@ -98,6 +92,11 @@ def chosen_setting(tried: Sequence[dict[str, Any]]) -> Setting:
         return effect["difference"], -setting["strength"], -setting["amateur_loop"]
 
     return Setting(**max(tried, key=rank)["setting"])
+
+
+def _dynamics(model: LoopedModel, tokenizer: PreTrainedTokenizerBase, variant: str, number: int) -> dict[str, Any]:
+    test = steps.problems(variant, "test", number)
+    return asdict(dynamics(model, tokenizer, test, answers(model, tokenizer, test)))
 
 
 def _accuracy(

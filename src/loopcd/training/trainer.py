@@ -142,7 +142,7 @@ class Trainer:
 
     def _measure(self, display: Display) -> Accuracy:
         """Accuracy by loop on the tuning split, to the log and the display."""
-        problems = steps.problems("steps", "tuning", self.pace.measured)
+        problems = steps.problems(self.recipe.text.variant, "tuning", self.pace.measured)
         loops = sorted({1, 2, 3, 4, self.plain.num_loops})
         accuracy = accuracy_by_loop(self._synchronised(), self.tokenizer, problems, loops)
         record = {"tokens": self.position.tokens, "minutes": self.position.seconds / 60}

@@ -56,6 +56,14 @@ class Plan:
         return tuple(round(self.first * ratio**index) for index in range(self.checkpoints))
 
 
+def plan_of(recipe: str) -> Plan:
+    """What `loopcd train RECIPE --trajectory` runs."""
+    if recipe == "tiny-cue":  # the design was found with seeds 0 and 1, so it is tested on others
+        variants = ("steps-cue", "steps-cue-shift")
+        return Plan(recipe, seeds=(2, 3, 4), tokens=2_600_000, first=1_200_000, variants=variants)
+    return Plan(recipe)
+
+
 def run_trajectory(plan: Plan, out: str | Path, quiet: bool = False, compiled: bool = True) -> Path:
     """Train every seed and measure every snapshot of the plan; gives the file of the measurements."""
     if len(plan.seeds) < 1 or plan.checkpoints < 2:

@@ -11,20 +11,21 @@ from loopcd.training.effects import Effect, Setting
 Record = dict[str, Any]
 
 EARLY_STRENGTH = 0.2  # Ouro's preset
+SHIFTED = "-shift"  # how the name of a variant ends that contradicts the regularities of another
 
 
 def early_checkpoint(records: Sequence[Record], strength: float = EARLY_STRENGTH, gain: float = 0.02) -> Record | None:
     """The checkpoint that `tiny-early` is taken from, by a rule fixed before anything was measured; None if none qualifies.
 
-    On the tuning split: LoopCD's gain on `steps-shift` is at least `gain` and its interval lies above 0, and its interval
-    on `steps` reaches up to 0 or more, so that it costs nothing on the ordinary mix. Of those the one with the largest
+    On the tuning split: LoopCD's gain on the shifted variant is at least `gain` and its interval lies above 0, and its
+    interval on the ordinary mix reaches up to 0 or more, so that it costs nothing there. Of those the one with the largest
     gain; it counts only if checkpoints of at least two seeds qualify.
     """
     by_place = {(r["seed"], r["tokens"], r["variant"]): r for r in records}
     qualified = []
     for (seed, tokens, variant), record in by_place.items():
-        ordinary = by_place.get((seed, tokens, "steps"))
-        if variant == "steps-shift" and ordinary and _qualifies(record, ordinary, strength, gain):
+        ordinary = by_place.get((seed, tokens, variant.removesuffix(SHIFTED)))
+        if variant.endswith(SHIFTED) and ordinary and _qualifies(record, ordinary, strength, gain):
             qualified.append(record)
     if len({record["seed"] for record in qualified}) < 2:
         return None
@@ -50,7 +51,7 @@ def trajectory_section(records: Sequence[Record]) -> str:
     )
     variants = sorted({record["variant"] for record in records})
     tables = [f"On `{variant}`:\n\n{pooled_table(records, variant)}\n\n{finding(records, variant)}" for variant in variants]
-    return "\n\n".join([head, *tables, _told_early(early_checkpoint(records))])
+    return "\n\n".join([head, *tables, _told_early(early_checkpoint(records), variants)])
 
 
 def pooled_table(records: Sequence[Record], variant: str) -> str:
@@ -62,7 +63,7 @@ def pooled_table(records: Sequence[Record], variant: str) -> str:
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for tokens in sorted({record["tokens"] for record in chosen}):
         here = [record for record in chosen if record["tokens"] == tokens]
-        accuracy = [f"{100 * sum(r['accuracy'][loop] for r in here) / len(here):.1f}" for loop in loops]
+        accuracy = [f"{100 * _mean([r['accuracy'][loop] for r in here]):.1f}" for loop in loops]
         pooled = [_pooled(here, strength) for strength in strengths]
         lines.append(f"| {' | '.join([f'{tokens:,}', *accuracy, *(_points(effect) for effect in pooled)])} |")
     return "\n".join(lines)
@@ -87,13 +88,15 @@ def finding(records: Sequence[Record], variant: str) -> str:
     return "; ".join(told) + "."
 
 
-def _told_early(record: Record | None) -> str:
+def _told_early(record: Record | None, variants: Sequence[str]) -> str:
+    shifted = next(variant for variant in variants if variant.endswith(SHIFTED))
     rule = (
-        f"The rule, fixed before anything was measured: at strength {EARLY_STRENGTH} LoopCD gains at least 2 points on "
-        "`steps-shift`, its interval above 0, and does not lose on `steps` beyond its interval, in at least two seeds. "
+        f"The rule for an early checkpoint, fixed before these were measured: at strength {EARLY_STRENGTH} LoopCD gains at "
+        f"least 2 points on `{shifted}`, its interval above 0, and does not lose on `{shifted.removesuffix(SHIFTED)}` beyond "
+        "its interval, in at least two seeds. "
     )
     if record is None:
-        return rule + "No two seeds have such a checkpoint, so there is no `tiny-early`."
+        return rule + "No two seeds have such a checkpoint, so none is kept."
     place = f"seed {record['seed']} at {record['tokens']:,} tokens"
     return rule + f"The largest gain is that of {place} ({_points(_effect(record, EARLY_STRENGTH))}): `tiny-early`."
 
@@ -124,22 +127,42 @@ def _points(effect: Record) -> str:
 
 
 def draw_trajectory(records: Sequence[Record], picture: str | Path, strength: float = EARLY_STRENGTH) -> Path:
-    """LoopCD's effect at one strength against tokens, a line for each seed, a panel for each variant."""
+    """Greedy accuracy by loop, all seeds together, and LoopCD's effect at one strength by seed; a column for each variant."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("drawing a trajectory needs matplotlib: pip install 'loopcd[plots]'") from error
     variants = sorted({record["variant"] for record in records})
-    figure = Figure(figsize=(4.5 * len(variants), 3.2), layout="constrained")
-    for panel, variant in zip(figure.subplots(1, len(variants), squeeze=False)[0], variants, strict=True):
-        for seed in sorted({record["seed"] for record in records}):
-            _draw_line(panel, [r for r in records if r["variant"] == variant and r["seed"] == seed], strength)
-        panel.axhline(0, color="grey", linewidth=0.6)
-        panel.set(title=variant, xlabel="million tokens", ylabel=f"LoopCD {strength} − greedy, points", xscale="log")
-        panel.legend(frameon=False)
+    figure = Figure(figsize=(4.5 * len(variants), 5.6), layout="constrained")
+    panels = figure.subplots(2, len(variants), squeeze=False, sharex=True)
+    for variant, upper, lower in zip(variants, *panels, strict=True):
+        chosen = _of_variant(records, variant)
+        _draw_accuracy(upper, chosen)
+        upper.set(title=variant, ylabel="greedy, % right", ylim=(0, 100))
+        for seed in sorted({record["seed"] for record in chosen}):
+            _draw_line(lower, [r for r in chosen if r["seed"] == seed], strength)
+        lower.axhline(0, color="grey", linewidth=0.6)
+        lower.set(xlabel="million tokens", ylabel=f"LoopCD {strength} − greedy, points")
+        for panel in (upper, lower):
+            panel.legend(frameon=False, fontsize="small")
     target = Path(picture)
     figure.savefig(target, dpi=110)
     return target
+
+
+def _draw_accuracy(panel: Any, records: Sequence[Record]) -> None:
+    """The mean over the seeds, a line for each number of loops."""
+    places = sorted({record["tokens"] for record in records})
+    for loop in records[0]["accuracy"]:
+        means = [_mean([r["accuracy"][loop] for r in records if r["tokens"] == tokens]) for tokens in places]
+        label = f"{loop} loop{'' if loop == '1' else 's'}"
+        panel.plot(
+            [tokens / 1e6 for tokens in places], [100 * share for share in means], marker=".", linewidth=0.8, label=label
+        )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _draw_line(panel: Any, records: Sequence[Record], strength: float) -> None:

@@ -8,11 +8,12 @@ from dataclasses import replace
 from transformers import PreTrainedTokenizerFast
 
 from loopcd.training.recipe import Recipe
-from loopcd.training.recipes import tiny_huginn, tiny_ouro
+from loopcd.training.recipes import tiny_cue, tiny_huginn, tiny_ouro
 
 RECIPES: dict[str, Callable[[int, int, int], Recipe]] = {
     "tiny-huginn": tiny_huginn.recipe,
     "tiny-ouro": tiny_ouro.recipe,
+    "tiny-cue": tiny_cue.recipe,
 }
 
 

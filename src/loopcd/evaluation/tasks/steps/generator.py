@@ -34,7 +34,7 @@ def problem_at(variant: str, split: str, seed: int, index: int) -> Problem:
     random = Random(f"steps/{variant}/{split}/{seed}/{index}")
     knobs = VARIANTS[variant]
     while True:
-        family = random.choice(FAMILIES)
+        family = random.choice([family for family in FAMILIES if family.name in knobs.families])
         # Chosen before the numbers: a rejected draw must not change how often problems mislead.
         cue = random.choice(family.cues) if random.random() < knobs.misleading else None
         operations = random.choice(knobs.operations)

@@ -1,4 +1,4 @@
-"""The knobs of difficulty, and the four variants of the benchmark as settings of them."""
+"""The knobs of difficulty, and the variants of the benchmark as settings of them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ class Knobs:
     result       no intermediate result is larger
     shuffled     share of comparison problems whose facts do not stand in the order of use
     misleading   share of problems that contradict one of the surface regularities
+    families     of these, drawn uniformly
+    comparisons  what `compare` compares by, drawn uniformly
     """
 
     operations: tuple[int, ...]
@@ -27,13 +29,25 @@ class Knobs:
     result: int
     shuffled: float
     misleading: float
+    families: tuple[str, ...] = ("chain", "compare", "groups", "shop", "work")
+    comparisons: tuple[str, ...] = ("more", "more", "fewer", "fewer", "times", "half")
 
 
 MIX = Knobs(operations=(2, 3, 4), sizes=(20, 40, 60), counts=9, factors=8, result=250, shuffled=0.25, misleading=0.13)
+# One regularity and nothing else: "more" means adding, unless the comparison is told the other way round.
+CUE = replace(MIX, operations=(1, 2), sizes=(20,), result=99, shuffled=0.0, families=("compare",), comparisons=("more",))
 
 VARIANTS: dict[str, Knobs] = {
     "steps": MIX,
     "steps-easy": replace(MIX, operations=(2,), sizes=(20,), result=99, shuffled=0.0, misleading=0.0),
     "steps-hard": replace(MIX, operations=(5, 6), sizes=(80,), factors=9, result=999, shuffled=0.5),
     "steps-shift": replace(MIX, misleading=1.0),
+    "steps-cue": CUE,
+    "steps-cue-shift": replace(CUE, misleading=1.0),
 }
+
+
+def related(variant: str) -> tuple[str, ...]:
+    """The variants on which a model of this variant's text is measured, the text's own first."""
+    mine = variant.startswith("steps-cue")
+    return tuple(name for name in VARIANTS if name.startswith("steps-cue") == mine)

@@ -26,7 +26,7 @@ class Relation:
 def compare(draw: Draw, operations: int, reverse: bool = False) -> Draft:
     """People in a row, each compared with the one before; with `reverse`, one comparison is told the other way round."""
     item = draw.item()
-    summed = draw.choice((0, 0, 1, 2)) if operations > 3 else draw.choice((0, 0, 1))
+    summed = 0 if operations == 1 else draw.choice((0, 0, 1, 2)) if operations > 3 else draw.choice((0, 0, 1))
     relations = operations - summed
     people = [draw.person() for _ in range(relations + 1)]
     turned = draw.random.randrange(relations) if reverse else -1
@@ -49,7 +49,7 @@ def compare(draw: Draw, operations: int, reverse: bool = False) -> Draft:
 
 
 def _relation(draw: Draw, item: str) -> Relation:
-    kind = draw.choice(("more", "more", "fewer", "fewer", "times", "half"))
+    kind = draw.choice(draw.knobs.comparisons)
     amount, factor = draw.amount(), draw.factor()
     if kind == "more":
         return Relation(f"{amount} more {item} than", "+", amount)
