@@ -100,9 +100,14 @@ def machine() -> dict[str, Any]:
     }
 
 
+def _names(settings: Settings) -> list[str]:
+    """The models to measure; `tiny-early`, which was not trained on the prompts, only where it is asked for."""
+    return [name for name in built_in() if name != "tiny-early"] if settings.models is None else list(settings.models)
+
+
 def _subjects(settings: Settings, say: Callable[[str], None]) -> list[Subject]:
     tokens = settings.of(24, 96, settings.max_new_tokens)
-    names = list(built_in()) if settings.models is None else list(settings.models)
+    names = _names(settings)
     if not names:
         say("there are no built-in models yet: medium ones with random weights instead, on random prompts")
         return [Subject(name, make(), None, tokens) for name, make in MEDIUM.items()]
@@ -150,13 +155,12 @@ def _compile(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
 
 def _loaded(settings: Settings) -> dict[str, LoopedModel]:
     """The models that were asked for, and in a full run the medium ones."""
-    names = list(built_in()) if settings.models is None else list(settings.models)
     models = {name: make() for name, make in MEDIUM.items()} if not settings.quick else {}
-    return models | {name: load(name)[0] for name in names}
+    return models | {name: load(name)[0] for name in _names(settings)}
 
 
 def _memory(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
-    names = list(built_in()) if settings.models is None else list(settings.models)
+    names = _names(settings)
     tokens, contexts = settings.of(32, 96, settings.max_new_tokens), (0,) if settings.quick else (0, 1000)
     return bench_memory(names, settings.batches, tokens, say, contexts)
 
@@ -168,7 +172,7 @@ def _load(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
 def _vllm(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
     from loopcd.bench.vllm import bench_vllm
 
-    names = list(built_in()) if settings.models is None else list(settings.models)
+    names = _names(settings)
     rounds, tokens = settings.of(3, 15, settings.rounds), settings.of(32, 96, settings.max_new_tokens)
     return bench_vllm(names, max(settings.batches), rounds, tokens, settings.quick, say)
 

@@ -178,11 +178,15 @@ def _effect(figures: dict[str, Any]) -> str:
             lines.append(
                 f"| {name.split('/')[1]} | amateur {setting['amateur_loop']}, strength {setting['strength']} "
                 f"| {100 * effect['greedy']:.1f} % | {100 * effect['difference']:+.2f} ± {100 * effect['margin']:.2f} "
-                f"| {effect['wrong_to_right']} | {effect['right_to_wrong']} | {effect['mcnemar_p']:.3f} |"
+                f"| {effect['wrong_to_right']} | {effect['right_to_wrong']} | {_p_value(effect['mcnemar_p'])} |"
             )
     tried = {name.split("/")[1]: value for name, value in figures.items() if name.startswith("grid/")}
     title = "## LoopCD\nPaired on the test split, 95 % intervals, in points; the setting with the largest gain on tuning.\n"
     return "\n".join([title, *lines, "", "The whole grid, on tuning:", "", *_grid(tried)])
+
+
+def _p_value(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _grid(tried: dict[str, Any]) -> list[str]:
