@@ -34,6 +34,17 @@ def test_a_stored_run_is_made_a_page(stored: Path, tmp_path: Path) -> None:
     assert (tmp_path / "page.md").is_file() and (tmp_path / "page.svg").is_file()
 
 
+def test_parts_that_were_run_apart_are_shown_as_one(stored: Path, tmp_path: Path) -> None:
+    whole: dict[str, Any] = json.loads(stored.read_text())
+    apart = {"ratios": {}, "models": {}, "machine": whole["machine"], "quick": False, "overhead": whole.pop("overhead")}
+    for name, run in (("one", {**whole, "seconds": {"methods": 2, "all": 2}}), ("two", {**apart, "seconds": {"overhead": 3}})):
+        (tmp_path / name).write_text(json.dumps(run))
+    done = bench("--from", str(tmp_path / "one"), "--from", str(tmp_path / "two"), "--json")
+    found = json.loads(done.stdout)
+    assert found["ratios"] == whole["ratios"] and found["overhead"] == apart["overhead"]
+    assert found["seconds"] == {"methods": 2, "overhead": 3, "all": 5}
+
+
 def test_a_run_is_compared_with_an_earlier_one(stored: Path, tmp_path: Path) -> None:
     earlier: dict[str, Any] = json.loads(stored.read_text())
     first = next(iter(earlier["ratios"].values()))["1"]["loopcd/greedy"]

@@ -78,6 +78,16 @@ def run(settings: Settings, say: Callable[[str], None] = lambda _: None) -> dict
     return found
 
 
+def merged(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Runs of different parts as one; of a part that several have, the last."""
+    found: dict[str, Any] = {}
+    for each in runs:
+        seconds = {**found.get("seconds", {}), **each.get("seconds", {})}
+        found |= {name: value for name, value in each.items() if value or name not in found}
+        found["seconds"] = {**seconds, "all": sum(taken for part, taken in seconds.items() if part != "all")}
+    return found
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """What is compared must not depend on how many cores happen to be free."""

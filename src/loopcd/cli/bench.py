@@ -18,7 +18,13 @@ from loopcd.cli.group import main, print_tables
 @click.option("--max-new-tokens", type=int, help="Longest text of the methods' part.")
 @click.option("--quick", is_flag=True, help="Few rounds and small sizes: within a minute.")
 @click.option("--compare", "earlier", type=click.Path(), help="JSON of an earlier run: what changed since.")
-@click.option("--from", "stored", type=click.Path(), help="JSON of a run to show, instead of running one.")
+@click.option(
+    "--from",
+    "stored",
+    multiple=True,
+    type=click.Path(),
+    help="JSON of a run to show, instead of running one; again for further parts.",
+)
 @click.option("--report", type=click.Path(), help="Write this page (Markdown, with an SVG beside it).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def bench(
@@ -29,7 +35,7 @@ def bench(
     max_new_tokens: int | None,
     quick: bool,
     earlier: str | None,
-    stored: str | None,
+    stored: tuple[str, ...],
     report: str | None,
     as_json: bool,
 ) -> None:
@@ -37,8 +43,8 @@ def bench(
     from loopcd import bench as measuring
 
     before = None if earlier is None else _read_run(earlier)
-    if stored is not None:
-        found = _read_run(stored)
+    if stored:
+        found = measuring.merged([_read_run(each) for each in stored])
     else:
         settings = measuring.Settings(
             what=None if what is None else tuple(_comma_separated(what, "--what")),
