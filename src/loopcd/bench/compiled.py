@@ -5,6 +5,7 @@ from copy import deepcopy
 from dataclasses import asdict
 from typing import Any
 
+import torch
 from torch._dynamo.exc import TorchDynamoException
 
 from loopcd.bench.decode import Cell
@@ -16,6 +17,7 @@ CONTEXT = 128
 
 def measure_compiled(model: LoopedModel, batch: int, rounds: int, steps: int) -> dict[str, Any]:
     """Compiled over plain decoding, and how much longer the first passes took: a prompt's and some tokens'."""
+    torch.compiler.reset()  # what other models left compiled would spare this one its start-up
     compiled = deepcopy(model)
     compiled.compile_loops()
     cells, watches = [], []
