@@ -37,9 +37,9 @@ class SelfDraft:
             checks.whole("length", self.length, 2)
 
     def candidates(self, num_loops: int) -> tuple[int, ...]:
-        """The loops among which the rule chooses: drafts of more than half of the loops hardly pay."""
+        """The loops among which the rule chooses, beyond 4 every second: drafts of more than half of the loops hardly pay."""
         if self.loops is None:
-            return tuple(range(1, max(2, num_loops // 2 + 1)))
+            return tuple(loop for loop in range(1, max(2, num_loops // 2 + 1)) if loop <= 4 or loop % 2 == 0)
         if self.loops >= num_loops:
             raise ValueError(
                 f"draft with loops={self.loops}: from 1 to {num_loops - 1}, one less than the {num_loops} loops run"
