@@ -155,7 +155,7 @@ def test_drafts_that_turn_poor_are_given_up():
     assert not pace.trusted and pace.wait > 0
 
 
-@pytest.mark.parametrize(("expected", "first"), [(1.5, 6), (0.8, 1)])
+@pytest.mark.parametrize(("expected", "first"), [(1.5, 6), (1.05, 1), (0.8, 1)])
 def test_a_plan_by_rule_starts_from_what_it_expects(model, expected, first):
     other = type(model)(model.config)
     assert pace_of(other, 4, Plan(1, 6, expected), batch=1).next() == first

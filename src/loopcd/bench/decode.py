@@ -12,7 +12,7 @@ from loopcd.bench.timing import Sample, Spread, Stopwatch, Task, alternately, ra
 from loopcd.bench.traffic import Stream, step_traffic
 from loopcd.models import LoopedModel
 
-# The references' tokens per CPU second by context, on a quiet machine with this bandwidth (issue MODELS).
+# The references' tokens per CPU second by context, on a quiet machine with this bandwidth.
 REFERENCE = {"huginn-medium": {64: 8.2, 256: 7.2, 1024: 4.4}, "ouro-medium": {64: 18.1, 256: 16.3, 1024: 11.6}}
 REFERENCE_BANDWIDTH = 13e9
 CHUNK = 256  # tokens of a prefill pass

@@ -69,6 +69,11 @@ tokens and left alone for longer and longer while they are refused; a draft by r
 promise a gain. By CPU time; the first text has to learn this, the second knows.
 """
 
+_UNDER = {
+    "Compiling": "`load(..., compile=True)`. Start-up is what the first passes take longer. torch keeps compiled code on disk: "
+    "where it has none yet, start-up takes some seconds more."
+}
+
 _FORMULA = """## On paper: a GPU
 
 Bytes moved for a token at batch 1 in bfloat16, context {context}, and the speed if nothing but memory took time. On a GPU,
@@ -116,7 +121,7 @@ def page(run: Mapping[str, Any], views: Mapping[str, Outlook], plot: str) -> str
     if "What each device costs, as a share of a step" in made:
         parts += [_DEVICES, made["What each device costs, as a share of a step"].markdown()]
     for title in ("Compiling", "Memory of drafting", "Loading"):
-        parts += [f"## {title}", made[title].markdown()] if title in made else []
+        parts += [f"## {title}", _UNDER.get(title, ""), made[title].markdown()] if title in made else []
     coda = percent(views["Huginn-0125"].coda)
     parts += [_FORMULA.format(context=CONTEXT, coda=coda), traffic_table(views).markdown(), plan_table(views).markdown()]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"

@@ -15,6 +15,7 @@ LONGEST = 8  # tokens of a round, where the length is chosen by rule
 PROBED = 64  # prompt tokens that are kept beside the written ones
 ENOUGH = 24  # written tokens from which the rule learns
 USUAL, WEIGHT = 0.97, 8  # how often trained loops agree, and how many tokens this belief weighs: one miss says little
+CLEAR = 1.1  # an expected gain that is begun with; smaller ones may be less than the estimate's error
 TRIAL = 2  # tokens of a round that only tries whether drafts are accepted
 
 
@@ -205,7 +206,7 @@ def pace_of(model: LoopedModel, num_loops: int, plan: Plan, batch: int) -> Pace:
     if key not in known:
         pace = Pace(plan.length, plan.length / plan.gain(model, num_loops, 1.0, batch))
         if plan.expected is not None:
-            pace.trusted, pace.recent = plan.expected > 1, float(plan.length)
+            pace.trusted, pace.recent = plan.expected > CLEAR, float(plan.length)
             pace.wait = 0 if pace.trusted else pace.pause
         known[key] = pace
     return known[key]
