@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from loopcd.evaluation.statistics import wilson
-from loopcd.evaluation.tasks.steps import VARIANTS
+from loopcd.evaluation.tasks.steps import VARIANTS, related
 from loopcd.training.checkpoints import RunFolder
 from loopcd.training.curves import draw_curves
 from loopcd.training.trajectory import FILE, read_trajectory
@@ -136,7 +136,7 @@ def _accuracy(figures: dict[str, Any], variant: str) -> str:
         lines.append(f"| {name} | {' | '.join(shares)} |")
     problems = next(iter(measured.values()))["problems"]
     title = f"## Accuracy by loops run\nGreedy, strict, {problems:,} test problems each, Wilson's 95 % intervals.\n"
-    return "\n".join([title, *lines, "", _rises(measured, variant), "", WHAT_MISLEADS[variant]])
+    return "\n".join([title, *lines, "", _rises(measured, variant), "", WHAT_MISLEADS[related(variant)[0]]])
 
 
 def _share(right: int, problems: int) -> str:
