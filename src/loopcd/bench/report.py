@@ -13,7 +13,8 @@ from loopcd.decoding.rounds import NEAR
 
 _HEAD = """# Performance
 
-Made by `loopcd bench --report docs/performance.md --from RUN.json` from a run of `loopcd bench --json`; not edited by hand.
+Made by `loopcd bench --report docs/performance.md --from RUN.json` from a run of `loopcd bench --json`, or from several of
+different parts (`--from` again); not edited by hand.
 Machine: {processor}, {cores} cores, one thread, torch {torch}, transformers {transformers}; load average {load_average:.1f}
 when the run began.{quick}
 
