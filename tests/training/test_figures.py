@@ -13,7 +13,9 @@ import torch
 from loopcd.decoding import LoopCD
 from loopcd.evaluation.tasks import steps
 from loopcd.models import LoopedModel
+from loopcd.models.loading import built_in
 from loopcd.training import Extent, add_trajectory, make_card, trajectory
+from loopcd.training.card import install_trajectory
 from loopcd.training.dynamics import dynamics
 from loopcd.training.effects import Effect, Setting, effects, grid
 from loopcd.training.figures import chosen_setting
@@ -143,6 +145,8 @@ def test_the_checkpoint_that_the_rule_picks_is_installed_with_its_trajectory(tmp
     snapshot = tmp_path / "run/seed-1/snapshots/tokens-000000600/model.safetensors"
     assert (target / "model.safetensors").read_bytes() == snapshot.read_bytes()
     assert (target / "trajectory.png").stat().st_size > 0
+    with pytest.raises(ValueError, match=r"measured on steps-cue, steps-cue-shift, but .* trained on steps$"):
+        install_trajectory(tmp_path / "run", built_in()["tiny-ouro"])
 
 
 def _set_gains(run: Path, gains: dict[tuple[int, int], float]) -> None:

@@ -41,7 +41,15 @@ def install(run: str | Path, target: str | Path) -> Path:
 def install_trajectory(trajectory: str | Path, target: str | Path) -> Path:
     """Copy a trajectory's measurements and their picture into the folder `target`, for its card."""
     source, folder = Path(trajectory), Path(target)
-    draw_trajectory(read_trajectory(source), folder / "trajectory.png")
+    records = read_trajectory(source)
+    measured = {record["variant"] for record in records}
+    trained = json.loads((folder / "training.json").read_text())["recipe"]["text"]["variant"]
+    if trained not in measured:
+        raise ValueError(
+            f"trajectory {source} was measured on {', '.join(sorted(measured))}, "
+            f"but the model in {folder} was trained on {trained}"
+        )
+    draw_trajectory(records, folder / "trajectory.png")
     shutil.copyfile(source / FILE, folder / FILE)
     return folder
 
