@@ -150,7 +150,7 @@ def _overhead(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _worst(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
-    rounds, tokens = settings.of(1, 5, settings.rounds), settings.of(48, 128, settings.max_new_tokens)
+    rounds, tokens = settings.of(1, 3, settings.rounds), settings.of(48, 96, settings.max_new_tokens)
     return bench_worst(settings.batches, rounds, tokens, say, settings.quick)
 
 
