@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from loopcd.decoding.early import EarlyLoop
 from loopcd.decoding.engine import Reading
 from loopcd.decoding.scoring import ContrastScorer, Scores
 from loopcd.models.cache import LoopCache
@@ -23,21 +24,19 @@ def candidate_loops(num_loops: int) -> range:
 class AutoScorer(ContrastScorer):
     """The amateur is what `rule` makes of what the early `loops` say about the plausible tokens."""
 
-    def __init__(self, model: LoopedModel, loops: range, rule: AmateurRule, coda: Coda = "own", **settings: Any) -> None:
+    def __init__(self, model: LoopedModel, loops: range, rule: AmateurRule, coda: Coda, **settings: Any) -> None:
         super().__init__(model, **settings)
         self.rule = rule
-        self.coda: Coda = coda
-        self.loops = loops
-        self.parked: dict[int, list[Any]] = {loop: [] for loop in loops}  # since the last token was chosen
+        self.early = [EarlyLoop(model, loop, coda) for loop in loops]
 
     def watch(self, state: LoopState) -> None:
-        if state.loop in self.parked and self.strength > 0:
-            self.parked[state.loop].append(self.model.park(state, self.coda))
+        if self.strength > 0:
+            for each in self.early:
+                each.watch(state)
 
-    def amateur_hidden(self, reading: Reading) -> Tensor:
-        """[batch, loops, width]"""
-        joined = (self.model.join_parked(self.parked[loop]) for loop in self.loops)
-        return torch.stack([self.model.read_parked(each, reading.count).flatten(0, 1) for each in joined], dim=1)
+    def amateur_hidden(self, reading: Reading, rows: Tensor) -> Tensor:
+        """[n, loops, width]"""
+        return torch.stack([each.read(reading, rows) for each in self.early], dim=1)
 
     def amateur_logits(self, hidden: Tensor, tokens: Tensor, expert: Tensor, allowed: Tensor) -> Tensor:
         said = [self._head(hidden[:, loop], tokens) for loop in range(hidden.shape[1])]
@@ -45,5 +44,6 @@ class AutoScorer(ContrastScorer):
 
     def score(self, reading: Reading, cache: LoopCache) -> Scores:
         scores = super().score(reading, cache)
-        self.parked = {loop: [] for loop in self.loops}
+        for each in self.early:
+            each.clear()
         return scores

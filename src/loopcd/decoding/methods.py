@@ -85,15 +85,16 @@ class LoopCD(Method):
 
     `amateur_loop` (ℓ_a, counted from 1) and `strength` (λ): the model's preset where None. `plausibility` is α.
     `amateur_loop="auto"` names none: the amateur's logits are the mean of those of the first half of the loops.
-    `coda="own"`: Huginn's amateur is exactly the model stopped at that loop; `"shared"` reads the past through the
-    expert's coda entries instead. `where` restricts it to "hard", "easy", "numeric" or "operator" positions or an
-    intersection ("hard numeric"). `lazy=False` asks the amateur at every position, also where its answer cannot matter.
+    Where the head reads through a coda (Huginn), `coda="shared"` lets the amateur see the prompt by its own coda entries and
+    what was written since by the expert's, as the paper's authors ran it; `"own"` is the model stopped at that loop all along.
+    `where` restricts it to "hard", "easy", "numeric" or "operator" positions or an intersection ("hard numeric").
+    `lazy=False` asks the amateur at every position, also where its answer cannot matter.
     """
 
     amateur_loop: int | Literal["auto"] | None = None
     strength: float | None = None
     plausibility: float = 0.1
-    coda: Coda = "own"
+    coda: Coda = "shared"
     where: str = field(default="all", kw_only=True)
     lazy: bool = field(default=True, kw_only=True)
 
@@ -153,9 +154,7 @@ class LoopCD(Method):
             return LoopScorer(engine.model, amateur, self.coda, **settings)
         if kinds & {"numeric", "operator"}:
             checks.need_tokenizer(tokenizer, f"where={self.where!r} reads the tokens' text")
-        return SelectiveScorer(
-            engine.model, kinds, tokenizer, engine.num_loops, amateur_loop=amateur, coda=self.coda, **settings
-        )
+        return SelectiveScorer(engine.model, amateur, self.coda, kinds, tokenizer, engine.num_loops, **settings)
 
 
 @dataclass(frozen=True)

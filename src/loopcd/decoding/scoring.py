@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from loopcd.decoding import rules
+from loopcd.decoding.early import EarlyLoop
 from loopcd.decoding.engine import Engine, Reading
 from loopcd.models.cache import LoopCache
 from loopcd.models.stages import Coda, LoopedModel, LoopState
@@ -87,33 +88,34 @@ class ContrastScorer:
     def watch(self, state: LoopState) -> None:
         pass
 
-    def amateur_hidden(self, reading: Reading) -> Tensor:
-        """[batch, width], what the head reads of the amateur."""
+    def amateur_hidden(self, reading: Reading, rows: Tensor) -> Tensor:
+        """[n, width], what the head reads of the amateur in the n rows `rows` of the reading (rising, on the CPU)."""
         raise TypeError(f"{type(self).__name__} does not say who its amateur is")
 
     def where(self, reading: Reading, contested: Tensor) -> Tensor:
-        """[batch] bool, the rows among the contested ones in which the rule may intervene."""
+        """[batch] bool on the CPU, the rows among the contested ones in which the rule may intervene."""
         return contested
 
     def amateur_logits(self, hidden: Tensor, tokens: Tensor, expert: Tensor, allowed: Tensor) -> Tensor:
-        """[rows, n], the amateur's logits of these tokens from its `hidden` of the rows in which the rule intervenes; of those
-        rows also what the expert says and which are plausible, all [rows, n]."""
+        """[n, k], the amateur's logits of these tokens from its `hidden` of the rows in which the rule intervenes; of those
+        rows also what the expert says and which are plausible, all [n, k]."""
         return self._head(hidden, tokens)
 
     def score(self, reading: Reading, cache: LoopCache) -> Scores:
         best = reading.logits.topk(min(USUAL, reading.logits.shape[1]), dim=-1)
-        if best.values.shape[1] == 1 or (self.lazy and self._settled(best.values)):
+        seen = best.values.cpu()  # from here on what is decided is decided there: the device is waited for once
+        if seen.shape[1] == 1 or (self.lazy and self._settled(seen)):
             values, nowhere = self._uncontested(best.values)
             return Scores(values, best.indices[:, :1], reading.logits.shape[1], nowhere, nowhere, reading.count)
-        return self._contest(reading, best.values, best.indices)
+        return self._contest(reading, best.values, best.indices, seen)
 
-    def _settled(self, best: Tensor) -> bool:
-        """Whether in every row the second of the best logits [batch, n] is implausible, by more than a rounding error.
+    def _settled(self, seen: Tensor) -> bool:
+        """Whether in every row the second of the best logits [batch, k] is implausible, by more than a rounding error.
 
         It only spares most steps the question; `rules.plausible` answers it wherever it is close.
         """
         ahead = -math.log(self.plausibility)
-        return all(first - second > ahead + 1e-6 * (1 + abs(first)) for first, second, *_ in best.tolist())
+        return all(first - second > ahead + 1e-6 * (1 + abs(first)) for first, second, *_ in seen.tolist())
 
     def _uncontested(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """The scores of each row's only token, and that no row is contested: the same at every step."""
@@ -122,23 +124,24 @@ class ContrastScorer:
             self._plain = like.new_zeros(rows, 1), torch.zeros(rows, dtype=torch.bool)
         return self._plain
 
-    def _contest(self, reading: Reading, expert: Tensor, tokens: Tensor) -> Scores:
-        """The scores where in some row several tokens are plausible; the best ones' logits and ids are given, [batch, n]."""
-        allowed = rules.plausible(expert, self.plausibility)
+    def _contest(self, reading: Reading, expert: Tensor, tokens: Tensor, seen: Tensor) -> Scores:
+        """The scores where in some row several tokens are plausible; the best ones' logits and ids are given, [batch, k], the
+        logits once more on the CPU (`seen`)."""
+        allowed = rules.plausible(seen, self.plausibility)
         if bool(allowed[:, -1].any()) and expert.shape[1] < reading.logits.shape[1]:  # there may be more
             everywhere = rules.plausible(reading.logits, self.plausibility)
             expert, tokens = reading.logits.topk(int(everywhere.sum(dim=-1).max()), dim=-1)
-            allowed = rules.plausible(expert, self.plausibility)
+            allowed = rules.plausible(expert.cpu(), self.plausibility)
         contested = allowed[:, 1]
         touched = self.where(reading, contested)
-        some = bool(touched.any())
-        hidden = self.amateur_hidden(reading) if (some and self.strength > 0) or not self.lazy else None
         amateur = torch.zeros_like(expert)
-        if hidden is not None and some:
-            rows = slice(None) if len(touched) == 1 else touched
-            amateur[rows] = self.amateur_logits(hidden[rows], tokens[rows], expert[rows], allowed[rows])
-        values = rules.contrast(expert, amateur, self.strength, allowed)
-        return Scores(values, tokens, reading.logits.shape[1], contested.cpu(), touched.cpu(), reading.count)
+        asked = touched if self.lazy else torch.ones_like(touched)
+        if self.strength > 0 and bool(asked.any()):
+            rows = asked.nonzero().squeeze(1)
+            hidden, at = self.amateur_hidden(reading, rows), rows.to(expert.device)
+            amateur[at] = self.amateur_logits(hidden, tokens[at], expert[at], allowed[rows].to(expert.device))
+        values = rules.contrast(expert, amateur, self.strength, allowed.to(expert.device))
+        return Scores(values, tokens, reading.logits.shape[1], contested, touched, reading.count)
 
     def _head(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         if tokens.shape[1] <= FEW:
@@ -151,21 +154,18 @@ class LoopScorer(ContrastScorer):
 
     def __init__(self, model: LoopedModel, amateur_loop: int, coda: Coda, **settings: Any) -> None:
         super().__init__(model, **settings)
-        self.amateur_loop = amateur_loop
-        self.coda: Coda = coda
-        self.parked: list[Any] = []  # since the last token was chosen
+        self.early = EarlyLoop(model, amateur_loop, coda)
 
     def watch(self, state: LoopState) -> None:
-        if state.loop == self.amateur_loop and self.strength > 0:
-            self.parked.append(self.model.park(state, self.coda))
+        if self.strength > 0:
+            self.early.watch(state)
 
-    def amateur_hidden(self, reading: Reading) -> Tensor:
-        parked = self.model.join_parked(self.parked)
-        return self.model.read_parked(parked, reading.count).flatten(0, 1)
+    def amateur_hidden(self, reading: Reading, rows: Tensor) -> Tensor:
+        return self.early.read(reading, rows)
 
     def score(self, reading: Reading, cache: LoopCache) -> Scores:
         scores = super().score(reading, cache)
-        self.parked = []
+        self.early.clear()
         return scores
 
 
@@ -180,11 +180,11 @@ class NoiseScorer(ContrastScorer):
         self.step += 1
         return super().score(reading, cache)
 
-    def amateur_hidden(self, reading: Reading) -> Tensor:
+    def amateur_hidden(self, reading: Reading, rows: Tensor) -> Tensor:
         # the draw belongs to the step, so that it depends neither on the other rows nor on how often it was asked for
         generator = torch.Generator().manual_seed((self.seed * 1_000_003 + self.step) % 2**63)
         epsilon = torch.randn(reading.hidden.shape[1], generator=generator)
-        return rules.noisy(reading.hidden, self.noise, epsilon.to(reading.hidden))
+        return rules.noisy(reading.hidden[rows.to(reading.hidden.device)], self.noise, epsilon.to(reading.hidden))
 
 
 class GuidedScorer:

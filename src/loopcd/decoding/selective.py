@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from loopcd.decoding import rules
+from loopcd.decoding.early import EarlyLoop
 from loopcd.decoding.engine import Reading
-from loopcd.decoding.scoring import LoopScorer
-from loopcd.models.stages import LoopedModel, LoopState
+from loopcd.decoding.scoring import LoopScorer, Scores
+from loopcd.models.cache import LoopCache
+from loopcd.models.stages import Coda, LoopedModel, LoopState
 
 HARD_DROP = 1.5  # the paper's ε
 KINDS = ("hard", "easy", "numeric", "operator")
@@ -32,35 +34,51 @@ def parse_kinds(where: str) -> frozenset[str]:
 class SelectiveScorer(LoopScorer):
     """LoopCD at some kinds of positions only: hard or easy by the margins of all loops, numeric or operator by the text."""
 
-    def __init__(self, model: LoopedModel, kinds: frozenset[str], tokenizer: Any, num_loops: int, **settings: Any) -> None:
-        super().__init__(model, **settings)
-        self.kinds, self.tokenizer, self.num_loops = kinds, tokenizer, num_loops
-        self.by_loop: dict[int, Any] = {}
+    def __init__(
+        self,
+        model: LoopedModel,
+        amateur_loop: int,
+        coda: Coda,
+        kinds: frozenset[str],
+        tokenizer: Any,
+        num_loops: int,
+        **settings: Any,
+    ) -> None:
+        super().__init__(model, amateur_loop, coda, **settings)
+        self.kinds, self.tokenizer = kinds, tokenizer
+        loops = range(1, num_loops) if kinds & {"hard", "easy"} else ()
+        self.by_loop = [self.early if loop == amateur_loop else EarlyLoop(model, loop, coda) for loop in loops]
 
     def watch(self, state: LoopState) -> None:
-        super().watch(state)
-        if self.kinds & {"hard", "easy"} and state.loop < self.num_loops:
-            own = self.parked[-1] if state.loop == self.amateur_loop and self.parked else None
-            self.by_loop[state.loop] = self.model.park(state, self.coda) if own is None else own
+        for each in self.by_loop or [self.early]:
+            each.watch(state)
 
     def where(self, reading: Reading, contested: Tensor) -> Tensor:
         if not bool(contested.any()):
             return contested
-        winner = reading.logits.argmax(dim=-1)
         chosen = contested.clone()
+        winner = reading.logits.argmax(dim=-1)
         if self.kinds & {"numeric", "operator"}:
             kind = kind_numeric if "numeric" in self.kinds else kind_operator
-            texts = (self.tokenizer.decode([token]) for token in winner.tolist())
-            chosen &= torch.tensor([kind(text) for text in texts], device=chosen.device)
-        if self.kinds & {"hard", "easy"} and bool(chosen.any()):
-            hard = self._drop(reading, winner) >= HARD_DROP
-            chosen &= hard if "hard" in self.kinds else ~hard
+            chosen &= torch.tensor([kind(self.tokenizer.decode([token])) for token in winner.tolist()])
+        if self.by_loop and bool(chosen.any()):
+            rows = chosen.nonzero().squeeze(1)
+            hard = (self._drop(reading, winner, rows) >= HARD_DROP).cpu()
+            chosen[rows] = hard if "hard" in self.kinds else ~hard
         return chosen
 
-    def _drop(self, reading: Reading, winner: Tensor) -> Tensor:
-        early = [self.model.head(self.model.read_parked(parked)[:, -1]).float() for _, parked in sorted(self.by_loop.items())]
-        margins = [rules.margin(logits, winner) for logits in (*early, reading.logits)]
+    def _drop(self, reading: Reading, winner: Tensor, rows: Tensor) -> Tensor:
+        """[n], how far each of the n rows' confidence fell."""
+        at = rows.to(winner.device)
+        early = [self.model.head(each.read(reading, rows)).float() for each in self.by_loop]
+        margins = [rules.margin(logits, winner[at]) for logits in (*early, reading.logits[at])]
         return rules.confidence_drop(torch.stack(margins, dim=-1))
+
+    def score(self, reading: Reading, cache: LoopCache) -> Scores:
+        scores = super().score(reading, cache)
+        for each in self.by_loop:
+            each.clear()
+        return scores
 
 
 _NUMERIC = re.compile(r"[\d.,]*\d[\d.,]*")

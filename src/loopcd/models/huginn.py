@@ -4,12 +4,10 @@
     advance   core block on state and prelude output          h ← C(A[h, x])
     readout   shared final norm, coda, the same norm          ln_f(coda(ln_f(h)))
 
-The coda attends, so a readout depends on the readouts before it: it has key/value slots of its own, and so does each early
-readout that is kept up along a text.
+The coda attends, so a readout depends on the readouts before it; `coda` says what an early one sees of them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
 from typing import Any
@@ -20,11 +18,12 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers import initialization as init
 
-from loopcd.models.cache import Branch, LoopCache
+from loopcd.models.cache import LoopCache
+from loopcd.models.coda import CodaModel, slots_of
 from loopcd.models.configs import HuginnConfig
 from loopcd.models.layers import LoopedLayer, RMSNorm, RotaryTable, rotate_neighbours
-from loopcd.models.slots import Slot, Span
-from loopcd.models.stages import Coda, LoopedModel, LoopState, Pass, checked_loops, positions_of
+from loopcd.models.slots import Span
+from loopcd.models.stages import LoopState, Pass, checked_loops
 
 
 class HuginnAttention(nn.Module):
@@ -82,7 +81,7 @@ class HuginnLayer(LoopedLayer):
         return self.norm_4(self.mlp(self.norm_3(x)) + x)
 
 
-class HuginnForCausalLM(LoopedModel):
+class HuginnForCausalLM(CodaModel):
     config_class = HuginnConfig
     base_model_prefix = "transformer"
     _no_split_modules = ["HuginnLayer"]  # noqa: RUF012
@@ -90,7 +89,6 @@ class HuginnForCausalLM(LoopedModel):
     # the stored rotary table may have been rounded to bfloat16: it is computed in float32 instead
     _keys_to_ignore_on_load_unexpected = [r"^freqs_cis$"]  # noqa: RUF012
     has_initial_state = True
-    pointwise_readout = False
 
     def __init__(self, config: HuginnConfig) -> None:
         super().__init__(config)
@@ -164,9 +162,9 @@ class HuginnForCausalLM(LoopedModel):
         """`init_seed` draws the initial state (one seed, or one a row), `init_state` gives it; zero otherwise."""
         x = self.embedded(input_ids, inputs_embeds) * sqrt(self.config.n_embd)
         tokens, position_ids = self.open_pass(x, cache, attention_mask, position_ids)
-        rotary = self.rotary(position_ids, tokens.length, torch.float32)
+        rotary = self.make_rotary(position_ids, tokens.length)
         slots = range(self.layers_in[0])
-        x = _through(self.transformer["prelude"], x, rotary, tokens.mask, _slots(cache, slots), tokens.span)
+        x = _through(self.transformer["prelude"], x, rotary, tokens.mask, slots_of(cache, slots), tokens.span)
         if init_state is None:
             init_state = self.initial_state(x, position_ids, init_seed)
         return LoopState(init_state, 0, Pass(tokens.span, cache, tokens.mask, rotary, injected=x))
@@ -175,24 +173,22 @@ class HuginnForCausalLM(LoopedModel):
         tokens = state.tokens
         assert tokens.injected is not None
         x = self.transformer["adapter"](torch.cat([state.hidden, tokens.injected], dim=-1))
-        slots = _slots(tokens.cache, self.loop_slots(state.loop + 1))
+        slots = slots_of(tokens.cache, self.loop_slots(state.loop + 1))
         mask = self.enter(tokens, state.loop + 1)
         x = _through(self.transformer["core_block"], x, tokens.rotary, mask, slots, tokens.span)
         return LoopState(x, state.loop + 1, tokens)
 
-    def readout(self, state: LoopState, last: bool = False) -> Tensor:
-        tokens = state.tokens
-        slots = _slots(tokens.cache, self._coda_slots)
-        return self._coda(state.hidden, tokens.rotary, tokens.mask, slots, tokens.span, last)
-
-    def _coda(
-        self, x: Tensor, rotary: Any, mask: Tensor | None, slots: Sequence[Slot | None], span: Span, last: bool = False
+    def through_coda(
+        self, x: Tensor, rotary: Any, mask: Tensor | None, slots: Sequence[Any], span: Span, last: bool = False
     ) -> Tensor:
         norm = self.transformer["ln_f"]
         return norm(_through(self.transformer["coda"], norm(x), rotary, mask, slots, span, last))
 
+    def make_rotary(self, position_ids: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        return self.rotary(position_ids, length, torch.float32)
+
     @property
-    def _coda_slots(self) -> range:
+    def coda_slots(self) -> range:
         prelude, _, coda = self.layers_in
         return range(prelude, prelude + coda)
 
@@ -209,78 +205,13 @@ class HuginnForCausalLM(LoopedModel):
         rows = torch.arange(len(seeds), device=like.device)[:, None]
         return (table[rows, position_ids - drawn_for.start] * sqrt(self.config.n_embd)).expand_as(like)
 
-    # -- early readouts -----------------------------------------------------------------------------------------------
-
-    def park(self, state: LoopState, coda: Coda = "own") -> "Parked":
-        cache = state.tokens.cache
-        if cache is None:
-            raise ValueError("an early readout is kept up along a text: it needs a cache")
-        if coda == "shared":
-            return Parked([state], None)
-        branch = cache.branch(("coda", state.loop), self.config.n_layers_in_coda)
-        branch.park(state.hidden, state.tokens.span)
-        return Parked([state], branch)
-
-    def join_parked(self, parked: Sequence["Parked"]) -> "Parked":
-        return Parked([state for each in parked for state in each.states], parked[-1].branch)
-
-    def read_parked(self, parked: "Parked", count: int = 1) -> Tensor:
-        if parked.branch is None:
-            places = [(state, at) for state in parked.states for at in range(state.hidden.shape[1])]
-            return torch.cat([self._read_shared(state, at) for state, at in places[-count:]], dim=1)
-        return self._catch_up(parked.branch, parked.states[-1].tokens, count)
-
-    def read_latents(self, latents: Tensor) -> Tensor:
-        tokens, position_ids = self.open_pass(latents, None, None, None)
-        rotary = self.rotary(position_ids, tokens.length, torch.float32)
-        return self._coda(latents, rotary, tokens.mask, [None] * len(self._coda_slots), tokens.span)
-
-    def _catch_up(self, branch: Branch, tokens: Pass, count: int) -> Tensor:
-        """Send what is due through the coda of this branch, and give the last `count` tokens' readouts."""
-        cache = tokens.cache
-        assert cache is not None
-        if not branch.whole:
-            raise ValueError(
-                "the cache holds tokens whose early latents were not kept: "
-                "go on from a cache that was filled with the same amateur_loop, or start from an empty one"
-            )
-        x, span = branch.due(tokens.span, count)
-        valid = None if cache.valid is None else cache.valid[:, : span.stop]
-        mask = self.make_mask(span, valid, x.device)
-        rotary = self.rotary(positions_of(span, valid, x.device), span.stop, torch.float32)
-        return self._coda(x, rotary, mask, branch.slots, span, last=count == 1)[:, -count:]
-
-    def _read_shared(self, state: LoopState, at: int) -> Tensor:
-        """One token of the state, the tokens before it seen by what the final readouts left in the coda's slots."""
-        tokens = state.tokens
-        assert tokens.cache is not None
-        span = tokens.span.token(at)
-        slots = [tokens.cache.slot(index) for index in self._coda_slots]
-        before = [slot.read(span) if slot.is_initialized else None for slot in slots]
-        valid = None if tokens.cache.valid is None else tokens.cache.valid[:, : span.stop]
-        rotary = tuple(part[:, at : at + 1] for part in tokens.rotary)
-        mask = self.make_mask(span, valid, state.hidden.device)
-        hidden = self._coda(state.hidden[:, at : at + 1], rotary, mask, slots, span)
-        for slot, saved in zip(slots, before, strict=True):
-            if saved is not None:  # the final readout's entries stay
-                slot.update(saved[0].transpose(1, 2), saved[1].transpose(1, 2), span)
-        return hidden
-
-
-@dataclass(frozen=True, slots=True)
-class Parked:
-    """States kept for an early readout, and the branch that has their latents (None: the shared coda)."""
-
-    states: list[LoopState]
-    branch: Branch | None
-
 
 def _through(
     layers: Any,
     x: Tensor,
     rotary: Any,
     mask: Tensor | None,
-    slots: Sequence[Slot | None],
+    slots: Sequence[Any],
     span: Span,
     last: bool = False,
 ) -> Tensor:
@@ -288,10 +219,6 @@ def _through(
     for index, (layer, slot) in enumerate(zip(layers, slots, strict=True)):
         x = layer(x, rotary, mask, slot, span, last and index == len(layers) - 1)
     return x
-
-
-def _slots(cache: LoopCache | None, indices: Sequence[int]) -> Sequence[Slot | None]:
-    return [None if cache is None else cache.slot(index) for index in indices]
 
 
 DRAWN_AT_ONCE = 64  # positions

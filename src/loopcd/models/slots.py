@@ -31,14 +31,6 @@ class Span:
             return self.columns[:, 0].tolist()
         return [self.start] * (self.batch if self.rows is None else len(self.rows))
 
-    def token(self, at: int) -> "Span":
-        """The column of the token at index `at` alone."""
-        if self.columns is not None:
-            columns = self.columns[:, at : at + 1]
-            return replace(self, start=int(columns.min()), stop=int(columns.max()) + 1, columns=columns)
-        start = self.start + at % self.time
-        return replace(self, start=start, stop=start + 1)
-
     def keep(self, index: Tensor) -> "Span":
         """The same columns for the rows at `index` of this span's rows."""
         return replace(
@@ -110,11 +102,12 @@ class Slot(CacheLayerMixin):
             return self._keys[:, :, : span.stop], self._values[:, :, : span.stop]
         return self._keys[span.rows, :, : span.stop], self._values[span.rows, :, : span.stop]
 
-    def read(self, span: Span) -> tuple[Tensor, Tensor]:
-        """What stands at the span: [rows, time, heads, head_dim] of keys and of values."""
+    def before(self, stop: int, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Keys and values [rows, heads, stop, head_dim] of the columns before `stop`; of some rows, a copy."""
         assert self._keys is not None and self._values is not None
-        rows, columns = row_index(span, self._keys.device), column_index(span, self._keys.device)
-        return self._keys[rows, :, columns], self._values[rows, :, columns]
+        if rows is None:
+            return self._keys[:, :, :stop], self._values[:, :, :stop]
+        return self._keys[rows, :, :stop], self._values[rows, :, :stop]
 
     def take_over(self, source: "Slot", row: int, columns: slice, span: Span) -> None:
         """Copy the entries of these columns of a row from another slot; the pass under way is that of `span`."""
@@ -149,6 +142,20 @@ class Slot(CacheLayerMixin):
 
     def reset(self) -> None:
         self._keys = self._values = None
+
+
+class Beside:
+    """A slot as tokens see it that are not kept there: what stands before column `stop` in their rows, then their own."""
+
+    def __init__(self, slot: Slot, stop: int, rows: Tensor | None = None) -> None:
+        self.slot, self.stop, self.rows = slot, stop, rows
+
+    def update(self, key_states: Tensor, value_states: Tensor, span: Span | None = None) -> tuple[Tensor, Tensor]:
+        """All keys and values that the tokens see; nothing is written."""
+        if self.stop == 0:
+            return key_states, value_states
+        keys, values = self.slot.before(self.stop, self.rows)
+        return torch.cat([keys, key_states], dim=2), torch.cat([values, value_states], dim=2)
 
 
 def row_index(span: Span, device: torch.device) -> Tensor:

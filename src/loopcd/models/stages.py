@@ -63,21 +63,33 @@ class Pass:
             self,
             span=self.span.keep(index),
             mask=self.mask[index] if self.mask is not None and self.mask.shape[0] > 1 else self.mask,
-            rotary=_rows_of(self.rotary, index),
+            rotary=rows_of(self.rotary, index),
             injected=None if self.injected is None else self.injected[index],
         )
 
 
-def _rows_of(rotary: Any, index: Tensor) -> Any:
-    if isinstance(rotary, tuple):
-        return tuple(_rows_of(part, index) for part in rotary)
-    return rotary[index] if rotary.shape[0] > 1 else rotary
+def rows_of(values: Any, index: Tensor | None) -> Any:
+    """Some rows (None: all) of a tensor [rows or 1, ...], 1 being the same for all, or of a tuple of such."""
+    if index is None:
+        return values
+    if isinstance(values, tuple):
+        return tuple(rows_of(part, index) for part in values)
+    return values[index] if values.shape[0] > 1 else values
 
 
-def _joined(parts: Sequence[Any]) -> Any:
+def time_of(values: Any, at: int) -> Any:
+    """The token at index `at` of a tensor [rows, time, ...], or of a tuple of such."""
+    if isinstance(values, tuple):
+        return tuple(time_of(part, at) for part in values)
+    return values[:, at : at + 1]
+
+
+def joined(parts: Sequence[Any]) -> Any:
     """Tensors [rows, time, ...], or tuples of them, of successive tokens as one."""
+    if len(parts) == 1:
+        return parts[0]
     if isinstance(parts[0], tuple):
-        return tuple(_joined(each) for each in zip(*parts, strict=True))
+        return tuple(joined(each) for each in zip(*parts, strict=True))
     return torch.cat(list(parts), dim=1)
 
 
@@ -160,17 +172,21 @@ class LoopedModel(PreTrainedModel, GenerationMixin):
 
     # -- early readouts -----------------------------------------------------------------------------------------------
 
-    def park(self, state: LoopState, coda: Coda = "own") -> Any:
-        """Keep what an early readout of this state needs; `read_parked` reads it. Call it before the final readout."""
+    def park(self, state: LoopState, coda: Coda = "shared") -> Any:
+        """Keep what an early readout of this state needs; `read_parked` reads it."""
         return self.readout(state)
 
     def join_parked(self, parked: Sequence[Any]) -> Any:
         """Successive tokens' parked states as one."""
-        return parked[0] if len(parked) == 1 else torch.cat(list(parked), dim=1)
+        return joined(parked)
 
-    def read_parked(self, parked: Any, count: int = 1) -> Tensor:
-        """What the head would read for the last `count` tokens, had the model stopped there: [batch, count, width]."""
-        return parked[:, -count:]
+    def read_parked(self, parked: Any, count: int = 1, rows: Tensor | None = None) -> Tensor:
+        """What the head would read of the last `count` tokens, had the model stopped there: [rows, count, width].
+
+        Several tokens that are asked for are those of a text that went on token by token; where more are parked than are asked
+        for they are one piece of text, a prompt. `rows` are the rows of the batch to be read, None being all.
+        """
+        return parked[:, -count:] if rows is None else parked[rows, -count:]
 
     def read_latents(self, latents: Tensor) -> Tensor:
         """What the head would read of whole texts' latents [texts, time, width], at whatever loops they are."""
@@ -229,10 +245,10 @@ class LoopedModel(PreTrainedModel, GenerationMixin):
             span,
             cache,
             self.make_mask(span, valid, hidden.device),
-            _joined([state.tokens.rotary for state in states]),
-            None if first.injected is None else _joined([state.tokens.injected for state in states]),
+            joined([state.tokens.rotary for state in states]),
+            None if first.injected is None else joined([state.tokens.injected for state in states]),
         )
-        extra = None if states[0].extra is None else _joined([state.extra for state in states])
+        extra = None if states[0].extra is None else joined([state.extra for state in states])
         return LoopState(hidden, states[0].loop, tokens, extra)
 
     def embedded(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:

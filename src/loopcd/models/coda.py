@@ -1,0 +1,169 @@
+"""Readouts that attend: models whose head reads the latent through a coda, layers with key/value slots of their own.
+
+A final readout leaves its entries in the coda's slots. An early one is asked what the model would say if it stopped there, and
+the question is what it sees of the text before:
+
+    "shared"  in a pass over several tokens (a prompt), its own entries of all of them; at every later token its own entry of
+              that token, and of the text before what the final readouts left. Nothing is written, nothing kept.
+    "own"     its own entries everywhere, as if the model stopped at that loop all along: it keeps slots and latents (`Branch`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from loopcd.models.cache import Branch, LoopCache
+from loopcd.models.slots import Beside, Slot, Span
+from loopcd.models.stages import Coda, LoopedModel, LoopState, Pass, joined, positions_of, rows_of, time_of
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """States of successive tokens kept for an early readout, and the branch that has their latents (None: the shared coda)."""
+
+    states: list[LoopState]
+    branch: Branch | None
+
+
+class CodaModel(LoopedModel):
+    """A family says what its coda is by the first three; readouts, final and early, follow."""
+
+    pointwise_readout = False
+
+    def through_coda(
+        self, x: Tensor, rotary: Any, mask: Tensor | None, slots: Sequence[Any], span: Span, last: bool = False
+    ) -> Tensor:
+        """From latents to what the head reads, [rows, time, width]; with `last`, of the last token only."""
+        raise TypeError(f"{type(self).__name__} does not say what its coda is")
+
+    def make_rotary(self, position_ids: Tensor, length: int) -> Any:
+        """The family's own form of these positions, all below `length`."""
+        raise TypeError(f"{type(self).__name__} does not say how it writes positions")
+
+    @property
+    def coda_slots(self) -> range:
+        raise TypeError(f"{type(self).__name__} does not say where its coda's keys are")
+
+    def readout(self, state: LoopState, last: bool = False) -> Tensor:
+        tokens = state.tokens
+        slots = slots_of(tokens.cache, self.coda_slots)
+        return self.through_coda(state.hidden, tokens.rotary, tokens.mask, slots, tokens.span, last)
+
+    def park(self, state: LoopState, coda: Coda = "shared") -> Parked:
+        cache = state.tokens.cache
+        if cache is None:
+            raise ValueError("an early readout is kept up along a text: it needs a cache")
+        if coda == "shared":
+            return Parked([state], None)
+        branch = cache.branch(("coda", state.loop), len(self.coda_slots))
+        branch.park(state.hidden, state.tokens.span)
+        return Parked([state], branch)
+
+    def join_parked(self, parked: Sequence[Parked]) -> Parked:
+        return Parked([state for each in parked for state in each.states], parked[-1].branch)
+
+    def read_parked(self, parked: Parked, count: int = 1, rows: Tensor | None = None) -> Tensor:
+        if parked.branch is None:
+            return self._read_shared(parked.states, count, rows)
+        read = self._catch_up(parked.branch, parked.states[-1].tokens, count)
+        return read if rows is None else read[rows]
+
+    def read_latents(self, latents: Tensor) -> Tensor:
+        tokens, position_ids = self.open_pass(latents, None, None, None)
+        rotary = self.make_rotary(position_ids, tokens.length)
+        return self.through_coda(latents, rotary, tokens.mask, [None] * len(self.coda_slots), tokens.span)
+
+    def read_later_tokens(self, latents: Sequence[Tensor], final: LoopState, columns: Tensor) -> list[Tensor]:
+        """What the head reads of the tokens at `columns` [rows, time] of whole texts, by the shared coda: of each of `latents`
+        [rows, time, width], early ones of these tokens. `final` is the texts' state after the last loop, without a cache."""
+        tokens = final.tokens
+        slots = [Slot(LoopCache()) for _ in self.coda_slots]
+        self.through_coda(final.hidden, tokens.rotary, tokens.mask, slots, tokens.span)
+        rotary = self.make_rotary(columns, tokens.span.stop)
+        return [self._beside(each, rotary, slots, columns, tokens.span.stop, None, None) for each in latents]
+
+    # -- the shared coda ----------------------------------------------------------------------------------------------
+
+    def _read_shared(self, states: Sequence[LoopState], count: int, rows: Tensor | None) -> Tensor:
+        first, stop = states[0].tokens, states[-1].tokens.span.stop
+        assert first.cache is not None
+        valid = None if first.cache.valid is None else _some(first.cache.valid[:, :stop], rows)
+        hidden = _some(joined([state.hidden for state in states]), rows)
+        rotary = rows_of(joined([state.tokens.rotary for state in states]), rows)
+        slots = [first.cache.slot(index) for index in self.coda_slots]
+        if first.span.columns is None and count == 1:
+            return self._last_of(hidden, rotary, slots, valid, first.span.start, rows)
+        if "flash" in (self.config._attn_implementation or ""):  # which takes no mask of one's own
+            return torch.cat(
+                [
+                    self._last_of(hidden[:, at : at + 1], time_of(rotary, at), slots, valid, first.span.start + at, rows)
+                    for at in range(count)
+                ],
+                dim=1,
+            )
+        columns = joined([_columns(state.tokens.span, hidden.device) for state in states])
+        columns = rows_of(columns, rows).expand(len(hidden), -1)
+        return self._beside(hidden, rotary, slots, columns, stop - 1, valid, rows)[:, -count:]
+
+    def _last_of(
+        self, hidden: Tensor, rotary: Any, slots: Sequence[Slot], valid: Tensor | None, start: int, rows: Tensor | None
+    ) -> Tensor:
+        """The last of successive tokens from column `start` on, [rows, 1, width]: they see each other by their own entries, and
+        what is before `start` by the final readouts'."""
+        span = Span(len(hidden), start, start + hidden.shape[1])
+        mask = self.make_mask(span, None if valid is None else valid[:, : span.stop], hidden.device)
+        return self.through_coda(hidden, rotary, mask, [Beside(slot, start, rows) for slot in slots], span, last=True)
+
+    def _beside(
+        self,
+        hidden: Tensor,
+        rotary: Any,
+        slots: Sequence[Slot],
+        columns: Tensor,
+        stop: int,
+        valid: Tensor | None,
+        rows: Tensor | None,
+    ) -> Tensor:
+        """Tokens [rows, time, width] at `columns` [rows, time], none beyond `stop`: each sees itself by its own entry, and what
+        is before it by the final readouts'."""
+        time = hidden.shape[1]
+        before = torch.arange(stop, device=columns.device) < columns[..., None]  # [rows, time, stop]
+        if valid is not None:
+            before = before & valid[:, None, :stop]
+        own = torch.eye(time, dtype=torch.bool, device=columns.device).expand(len(columns), -1, -1)
+        mask = torch.cat([before, own], dim=-1)[:, None]
+        views = [Beside(slot, stop, rows) for slot in slots]
+        return self.through_coda(hidden, rotary, mask, views, Span(len(columns), stop, stop + time))
+
+    # -- a coda of the amateur's own ----------------------------------------------------------------------------------
+
+    def _catch_up(self, branch: Branch, tokens: Pass, count: int) -> Tensor:
+        """Send what is due through the coda of this branch, and give the last `count` tokens' readouts."""
+        cache = tokens.cache
+        assert cache is not None
+        if not branch.whole:
+            raise ValueError(
+                "the cache holds tokens whose early latents were not kept: "
+                "go on from a cache that was filled with the same amateur_loop, or start from an empty one"
+            )
+        x, span = branch.due(tokens.span, count)
+        valid = None if cache.valid is None else cache.valid[:, : span.stop]
+        mask = self.make_mask(span, valid, x.device)
+        rotary = self.make_rotary(positions_of(span, valid, x.device), span.stop)
+        return self.through_coda(x, rotary, mask, branch.slots, span, last=count == 1)[:, -count:]
+
+
+def slots_of(cache: LoopCache | None, indices: Sequence[int]) -> Sequence[Slot | None]:
+    return [None if cache is None else cache.slot(index) for index in indices]
+
+
+def _some(values: Any, rows: Tensor | None) -> Any:
+    return values if rows is None or values is None else values[rows]
+
+
+def _columns(span: Span, device: torch.device) -> Tensor:
+    """[rows or 1, time]"""
+    return torch.arange(span.start, span.stop, device=device)[None] if span.columns is None else span.columns

@@ -1,0 +1,68 @@
+"""The tokens that the rule of the paper's authors gives, computed with the public model files: every text, however it is run."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import loopcd
+from decoding.runs import tokens_of
+from tools import GOLDEN, Golden, left_padded
+
+TEXTS: dict[str, list[dict[str, Any]]] = json.loads((GOLDEN / "authors_tokens.json").read_text())
+NEW = 24
+
+
+@pytest.fixture(params=["huginn", "ouro"])
+def golden(request: pytest.FixtureRequest) -> Golden:
+    return request.getfixturevalue(f"golden_{request.param}")
+
+
+def texts_by_setting(golden: Golden) -> Iterator[tuple[loopcd.LoopCD, list[list[int]], list[list[int]]]]:
+    """A method, the prompts it is asked with, and the tokens it must give."""
+    family = "huginn" if golden.model.has_initial_state else "ouro"
+    settings = sorted({(text["amateur_loop"], text["strength"]) for text in TEXTS[family]})
+    for amateur, strength in settings:
+        texts = [text for text in TEXTS[family] if (text["amateur_loop"], text["strength"]) == (amateur, strength)]
+        yield loopcd.LoopCD(amateur, strength), [text["prompt"] for text in texts], [text["tokens"] for text in texts]
+
+
+def alone(golden: Golden, method: loopcd.LoopCD, prompts: list[list[int]], **options: Any) -> list[list[int]]:
+    return [tokens_of(golden.model, torch.tensor([ids]), method, count=NEW, **options)[0] for ids in prompts]
+
+
+def test_there_are_sixty() -> None:
+    assert {family: len(texts) for family, texts in TEXTS.items()} == {"huginn": 36, "ouro": 24}
+
+
+def test_one_by_one(golden: Golden) -> None:
+    for method, prompts, wanted in texts_by_setting(golden):
+        assert alone(golden, method, prompts) == wanted, method
+
+
+def test_a_padded_batch(golden: Golden) -> None:
+    for method, prompts, wanted in texts_by_setting(golden):
+        ids, mask = left_padded([torch.tensor(ids) for ids in prompts], pad=0)
+        assert tokens_of(golden.model, ids, method, mask=mask, count=NEW) == wanted, method
+
+
+def test_prompts_in_chunks(golden: Golden) -> None:
+    for method, prompts, wanted in texts_by_setting(golden):
+        assert alone(golden, method, prompts, prefill_chunk_size=2) == wanted, method
+
+
+@pytest.mark.parametrize("draft", [loopcd.SelfDraft(1, 4, fallback=False), loopcd.SelfDraft(2, 3, fallback=False)])
+def test_drafted(golden: Golden, draft: loopcd.SelfDraft) -> None:
+    for method, prompts, wanted in texts_by_setting(golden):
+        drafted = loopcd.LoopCD(method.amateur_loop, method.strength, draft=draft)
+        assert alone(golden, drafted, prompts) == wanted, drafted
+        ids, mask = left_padded([torch.tensor(ids) for ids in prompts], pad=0)
+        assert tokens_of(golden.model, ids, drafted, mask=mask, count=NEW) == wanted, drafted
+
+
+def test_the_amateur_asked_at_every_position(golden: Golden) -> None:
+    for method, prompts, wanted in texts_by_setting(golden):
+        asked = loopcd.LoopCD(method.amateur_loop, method.strength, lazy=False)
+        assert alone(golden, asked, prompts) == wanted, asked
