@@ -89,7 +89,7 @@ def test_loopcd_is_the_default_method(folders: dict[str, Path]) -> None:
 FLAGS = [
     ("loopcd", ["--amateur-loop", "3"], loopcd.LoopCD(3)),
     ("loopcd", ["--strength", "0.9", "--plausibility", "0.5"], loopcd.LoopCD(None, 0.9, 0.5)),
-    ("loopcd", ["--coda", "shared"], loopcd.LoopCD(coda="shared")),
+    ("loopcd", ["--coda", "own"], loopcd.LoopCD(coda="own")),
     ("loopcd", ["--where", "easy numeric"], loopcd.LoopCD(where="easy numeric")),
     (
         "loopcd",

@@ -21,7 +21,17 @@ from loopcd.models import LoopedModel
 CLEAR = 1e-3  # float32 logits of these models are right to 2e-4
 
 Choice = tuple[int, bool]
-Rule = Callable[[list[int]], Choice]
+
+
+class Text(list[int]):
+    """A text being written; its first `prompt` tokens were read in one pass."""
+
+    def __init__(self, ids: Sequence[int], prompt: int | None = None) -> None:
+        super().__init__(ids)
+        self.prompt = len(self) if prompt is None else prompt
+
+
+Rule = Callable[[Text], Choice]
 
 
 class Slow:
@@ -64,11 +74,18 @@ class Slow:
             return self._hrm(torch.tensor([list(ids)]), use_cache=False).logits[0, -1]
         return self.readout(self.states(ids)[loop])[-1]
 
-    def said_through_the_experts_coda(self, ids: Sequence[int], loop: int) -> Tensor:
-        """As `said` of Huginn, but in the coda every token before the last is what it is after the last loop."""
-        states, norm = self.states(ids), self.weights["transformer.ln_f.weight"]
-        expert = reference.rms_norm(states[-1], norm, self.config.norm_eps)
-        amateur = reference.rms_norm(states[loop], norm, self.config.norm_eps)[-1:]
+    def early(self, ids: Text, loop: int, coda: str = "shared") -> Tensor:
+        """As `said`; with the shared coda, what was written after the prompt sees the text before by the expert's entries."""
+        if coda == "own" or self.family != "huginn_raven" or len(ids) == ids.prompt:
+            return self.said(ids, loop)
+        states = self.states(ids)
+        return self.through_the_experts_coda(states[-1], states[loop])
+
+    def through_the_experts_coda(self, expert: Tensor, amateur: Tensor) -> Tensor:
+        """Huginn's logits [vocab] of the amateur's last latent, every token before it being the expert's; all [time, width]."""
+        norm = self.weights["transformer.ln_f.weight"]
+        expert = reference.rms_norm(expert, norm, self.config.norm_eps)
+        amateur = reference.rms_norm(amateur, norm, self.config.norm_eps)[-1:]
         for layer in range(self.config.n_layers_in_coda):
             at = f"transformer.coda.{layer}"
             mixed = torch.cat([expert[:-1], amateur])
@@ -130,18 +147,18 @@ def entropy(logits: Tensor) -> float:
 
 def decode(prompt: Sequence[int], count: int, rule: Rule) -> list[int]:
     """`count` tokens after the prompt; every one of them must be clear."""
-    ids = list(prompt)
+    ids = prompt if isinstance(prompt, Text) else Text(prompt)
+    start = len(ids)
     for _ in range(count):
         token, clear = rule(ids)
-        assert clear, f"token {len(ids) - len(prompt)} is decided by rounding: take another text for this test"
+        assert clear, f"token {len(ids) - start} is decided by rounding: take another text for this test"
         ids.append(token)
-    return ids[len(prompt) :]
+    return ids[start:]
 
 
-def loopcd_rule(slow: Slow, amateur: int, strength: float, plausibility: float = 0.1, coda: str = "own") -> Rule:
-    def rule(ids: list[int]) -> Choice:
-        early = slow.said(ids, amateur) if coda == "own" else slow.said_through_the_experts_coda(ids, amateur)
-        return contrast(slow.said(ids, slow.loops), early, strength, plausibility)
+def loopcd_rule(slow: Slow, amateur: int, strength: float, plausibility: float = 0.1, coda: str = "shared") -> Rule:
+    def rule(ids: Text) -> Choice:
+        return contrast(slow.said(ids, slow.loops), slow.early(ids, amateur, coda), strength, plausibility)
 
     return rule
 
@@ -229,23 +246,25 @@ class SlowExits:
         return value < self.rule.threshold
 
     def expert(self, ids: list[int]) -> tuple[Tensor, list[Tensor]]:
-        """Logits [vocab] of the next token, each token being read where it left; and all latents."""
+        """The latents [time, width] with which each token left; and all latents."""
         states = self.read(ids)
-        ended = torch.stack([states[depth][q] for q, depth in enumerate(self.depths)])
-        return self.slow.readout(ended)[-1], states
+        return torch.stack([states[depth][q] for q, depth in enumerate(self.depths)]), states
 
 
 def decode_with_exits(
     slow: Slow, prompt: Sequence[int], count: int, rule: Any, amateur: int | None = None, strength: float = 0.0
 ) -> tuple[list[int], list[int]]:
-    """The tokens, greedy or by LoopCD (own coda), and the loops run for each."""
+    """The tokens, greedy or by LoopCD, and the loops run for each."""
     exits, loops = SlowExits(slow, rule), []
 
-    def choose(ids: list[int]) -> Choice:
-        expert, states = exits.expert(ids)
+    def choose(ids: Text) -> Choice:
+        ended, states = exits.expert(ids)
         loops.append(exits.depths[-1])
+        expert = slow.readout(ended)[-1]
         if amateur is None:
             return greedy(expert)
-        return contrast(expert, slow.readout(states[amateur])[-1], strength)
+        if slow.family != "huginn_raven" or len(ids) == ids.prompt:
+            return contrast(expert, slow.readout(states[amateur])[-1], strength)
+        return contrast(expert, slow.through_the_experts_coda(ended, states[amateur]), strength)
 
     return decode(prompt, count, choose), loops

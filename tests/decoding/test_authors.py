@@ -1,4 +1,4 @@
-"""The tokens that the rule of the paper's authors gives, computed with the public model files: every text, however it is run."""
+"""The tokens that the rule of the paper's authors gives, computed with the public files: every text, however it is run."""
 
 import json
 from collections.abc import Iterator

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import loopcd
 from decoding.runs import tokens_of
-from decoding.slow import Choice, Rule, Slow, contrast, decode
+from decoding.slow import Choice, Rule, Slow, Text, contrast, decode
 from loopcd.cli import main
 from loopcd.decoding import rules
 from loopcd.decoding.auto import candidate_loops
@@ -33,14 +33,11 @@ def test_candidates_are_the_first_half(loops: int, wanted: list[int]) -> None:
 # Whole texts
 
 
-def auto_rule(slow: Slow, strength: float, plausibility: float = 0.1, coda: str = "own") -> Rule:
+def auto_rule(slow: Slow, strength: float, plausibility: float = 0.1, coda: str = "shared") -> Rule:
     """Everything in float64 and written out."""
 
-    def said(ids: list[int], loop: int) -> torch.Tensor:
-        return slow.said(ids, loop) if coda == "own" else slow.said_through_the_experts_coda(ids, loop)
-
-    def rule(ids: list[int]) -> Choice:
-        early = [said(ids, loop) for loop in range(1, slow.loops // 2 + 1)]
+    def rule(ids: Text) -> Choice:
+        early = [slow.early(ids, loop, coda) for loop in range(1, slow.loops // 2 + 1)]
         return contrast(slow.said(ids, slow.loops), sum(early) / len(early), strength, plausibility)  # pyright: ignore
 
     return rule
@@ -60,10 +57,10 @@ def test_it_is_no_fixed_loop(own_model: LoopedModel) -> None:
     assert tokens_of(own_model, ids, loopcd.LoopCD("auto", 0.9, 0.02), count=20) not in fixed
 
 
-def test_the_shared_coda(huginn: LoopedModel) -> None:
+def test_a_coda_of_its_own(huginn: LoopedModel) -> None:
     ids = random_ids(1, 5)
-    wanted = decode(ids[0].tolist(), 6, auto_rule(Slow(huginn), 0.9, 0.02, "shared"))
-    assert tokens_of(huginn, ids, loopcd.LoopCD("auto", 0.9, 0.02, "shared"), count=6) == [wanted]
+    wanted = decode(ids[0].tolist(), 6, auto_rule(Slow(huginn), 0.9, 0.02, "own"))
+    assert tokens_of(huginn, ids, loopcd.LoopCD("auto", 0.9, 0.02, "own"), count=6) == [wanted]
 
 
 def test_batches_lazy_or_not_and_drafts_change_nothing(own_model: LoopedModel) -> None:

@@ -14,7 +14,7 @@ METHODS = {
     "amateur before the draft": lambda **more: loopcd.LoopCD(1, 0.3, **more),
     "amateur at the draft": lambda **more: loopcd.LoopCD(2, 0.9, **more),
     "amateur after the draft": lambda **more: loopcd.LoopCD(3, 0.9, **more),
-    "shared coda": lambda **more: loopcd.LoopCD(2, 0.9, coda="shared", **more),
+    "own coda": lambda **more: loopcd.LoopCD(2, 0.9, coda="own", **more),
 }
 
 

@@ -8,7 +8,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria,
 
 import loopcd
 from decoding.runs import run, tokens_of
-from decoding.slow import Slow, probabilities
+from decoding.slow import Slow, Text, probabilities
 from loopcd.models import LoopedModel
 from tools import EOS, PAD, left_padded, random_ids
 
@@ -17,10 +17,10 @@ IDS = random_ids(1, 6, seed=20)
 INF = float("inf")
 
 
-def contrast_scores(model: LoopedModel, text: list[int], plausibility: float = 0.1) -> dict[int, float]:
+def contrast_scores(model: LoopedModel, text: Text, plausibility: float = 0.1) -> dict[int, float]:
     """softmax(s) over the plausible tokens, in float64."""
     slow = Slow(model)
-    p_e, p_a = probabilities(slow.said(text, slow.loops)), probabilities(slow.said(text, 1))
+    p_e, p_a = probabilities(slow.said(text, slow.loops)), probabilities(slow.early(text, 1))
     weights = {v: p / p_a[v] ** 0.9 for v, p in enumerate(p_e) if p >= plausibility * max(p_e)}
     return {v: weight / sum(weights.values()) for v, weight in weights.items()}
 
@@ -31,7 +31,7 @@ def contrast_scores(model: LoopedModel, text: list[int], plausibility: float = 0
 def test_scores_are_the_contrast_and_logits_the_expert(own_model: LoopedModel) -> None:
     output = run(own_model, IDS, METHOD, count=4, output_scores=True, output_logits=True)
     assert len(output.scores) == len(output.logits) == 4
-    slow, text = Slow(own_model), IDS[0].tolist()
+    slow, text = Slow(own_model), Text(IDS[0].tolist())
     for step, token in enumerate(output.sequences[0, 6:].tolist()):
         torch.testing.assert_close(output.logits[step][0].double(), slow.said(text, slow.loops), rtol=0, atol=2e-4)
         wanted, found = contrast_scores(own_model, text), output.scores[step][0]
@@ -56,7 +56,7 @@ def test_draws_follow_the_contrast(own_model: LoopedModel) -> None:
     draws = 2000
     set_seed(7)
     drawn = run(own_model, IDS, METHOD, count=1, do_sample=True, num_return_sequences=draws).sequences[:, -1]
-    wanted, counts = contrast_scores(own_model, IDS[0].tolist()), drawn.bincount(minlength=own_model.config.vocab_size)
+    wanted, counts = contrast_scores(own_model, Text(IDS[0].tolist())), drawn.bincount(minlength=own_model.config.vocab_size)
     assert len(wanted) > 3 and counts.sum() == draws
     for token, count in enumerate(counts.tolist()):
         p = wanted.get(token, 0.0)
@@ -68,7 +68,7 @@ def test_loopcd_generate_draws_from_the_same_distribution(own_model: LoopedModel
     made = loopcd.generate(
         own_model, None, [IDS[0].tolist()] * draws, METHOD, max_new_tokens=1, temperature=temperature, batch_size=500
     )
-    flattened = {v: p ** (1 / temperature) for v, p in contrast_scores(own_model, IDS[0].tolist()).items()}
+    flattened = {v: p ** (1 / temperature) for v, p in contrast_scores(own_model, Text(IDS[0].tolist())).items()}
     counts = torch.tensor([each.token_ids[0] for each in made]).bincount(minlength=own_model.config.vocab_size)
     for token, count in enumerate(counts.tolist()):
         p = flattened.get(token, 0.0) / sum(flattened.values())
@@ -87,7 +87,7 @@ def test_loopcd_generate_draws_from_the_same_distribution(own_model: LoopedModel
 def test_warpers_come_after_the_contrast(own_model: LoopedModel, options: dict[str, Any], kept: Any) -> None:
     options = {"do_sample": True, "top_k": 0, **options}
     output = run(own_model, IDS, METHOD, count=1, output_scores=True, **options)
-    contrasted = contrast_scores(own_model, IDS[0].tolist())
+    contrasted = contrast_scores(own_model, Text(IDS[0].tolist()))
     tokens = sorted(contrasted, key=lambda v: -contrasted[v])
     p = torch.tensor([contrasted[v] for v in tokens])
     scores = output.scores[0][0]
@@ -138,7 +138,7 @@ class Ban(LogitsProcessor):
 
 def test_a_processor_of_ones_own(own_model: LoopedModel) -> None:
     first = tokens_of(own_model, IDS, METHOD, count=1)[0][0]
-    contrasted = contrast_scores(own_model, IDS[0].tolist())
+    contrasted = contrast_scores(own_model, Text(IDS[0].tolist()))
     second = sorted(contrasted, key=lambda v: -contrasted[v])[1]
     assert tokens_of(own_model, IDS, METHOD, count=1, logits_processor=LogitsProcessorList([Ban(first)])) == [[second]]
 

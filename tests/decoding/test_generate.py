@@ -19,7 +19,7 @@ PROMPTS = ["one", "a second prompt", "3", "the fourth of them", "five?"]
 METHODS = {
     "greedy": loopcd.Greedy(),
     "loopcd": loopcd.LoopCD(1, 0.9),
-    "shared": loopcd.LoopCD(2, 0.9, coda="shared"),
+    "own": loopcd.LoopCD(2, 0.9, coda="own"),
     "noisecd": loopcd.NoiseCD(2.0, 0.9),
     "mti": loopcd.MTI(3.5, 3.0),
     "exit": loopcd.LoopCD(1, 0.9, exit=loopcd.EarlyExit(0.5, min_loops=2)),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import loopcd
 from decoding.runs import run, tokens_of
-from decoding.slow import Slow, decode, decode_with_exits, loopcd_rule
+from decoding.slow import Slow, Text, decode, decode_with_exits, loopcd_rule
 from loopcd.decoding.loop import Job, Sampling, steps
 from loopcd.models import LoopedModel
 from tools import MAKERS, Golden, left_padded, random_ids, tiny_huginn, tiny_ouro
@@ -57,12 +57,12 @@ def test_golden_models(
 
 
 @pytest.mark.parametrize(("amateur", "strength", "text"), [(1, 0.9, "s1"), (4, 0.9, "s2"), (2, 0.3, "s0")])
-def test_golden_huginn_with_the_shared_coda(
+def test_golden_huginn_with_a_coda_of_its_own(
     golden_huginn: Golden, amateur: int, strength: float, text: str, slow_of: Any
 ) -> None:
     model, ids = golden_huginn.model, golden_huginn.ids(text)
-    wanted = decode(ids[0].tolist(), NEW, loopcd_rule(slow_of(model), amateur, strength, coda="shared"))
-    assert tokens_of(model, ids, loopcd.LoopCD(amateur, strength, coda="shared")) == [wanted]
+    wanted = decode(ids[0].tolist(), NEW, loopcd_rule(slow_of(model), amateur, strength, coda="own"))
+    assert tokens_of(model, ids, loopcd.LoopCD(amateur, strength, coda="own")) == [wanted]
 
 
 def test_the_shared_coda_is_not_the_own_one(golden_huginn: Golden) -> None:
@@ -81,7 +81,7 @@ def test_other_plausibilities(golden: Golden, plausibility: float, slow_of: Any)
 @pytest.mark.parametrize("coda", ["own", "shared"])
 def test_a_golden_batch_with_left_padding(golden: Golden, coda: Any, slow_of: Any) -> None:
     rows = [golden.ids(text)[0] for text in ("s0", "s2", "s1")]
-    rule = loopcd_rule(slow_of(golden.model), 1, 0.9, coda=coda if golden.model.has_initial_state else "own")
+    rule = loopcd_rule(slow_of(golden.model), 1, 0.9, coda=coda)
     wanted = [decode(row.tolist(), 6, rule) for row in rows]
     ids, mask = left_padded(rows, pad=0)
     assert tokens_of(golden.model, ids, loopcd.LoopCD(1, 0.9, coda=coda), mask=mask, count=6) == wanted
@@ -134,19 +134,11 @@ def test_a_random_batch_of_every_family(model: LoopedModel, slow_of: Any) -> Non
     assert tokens_of(model, ids, loopcd.LoopCD(1, 0.9), mask=mask, count=4) == wanted
 
 
-def test_fewer_loops_have_another_expert(own_model: LoopedModel, slow_of: Any) -> None:
-    slow, ids = slow_of(own_model), random_ids(1, 6, seed=4)
-    shallow = decode(ids[0].tolist(), 5, lambda text: loopcd_rule(Shallow(slow), 1, 0.9)(text))  # pyright: ignore
-    assert tokens_of(own_model, ids, loopcd.LoopCD(1, 0.9), count=5, num_loops=3) == [shallow]
-
-
-class Shallow:
-    """A slow model that stops after three loops."""
-
-    loops = 3
-
-    def __init__(self, slow: Slow) -> None:
-        self.said = slow.said
+def test_fewer_loops_have_another_expert(own_model: LoopedModel) -> None:
+    shallow, ids = Slow(own_model), random_ids(1, 6, seed=4)
+    shallow.loops = 3
+    wanted = decode(ids[0].tolist(), 5, loopcd_rule(shallow, 1, 0.9))
+    assert tokens_of(own_model, ids, loopcd.LoopCD(1, 0.9), count=5, num_loops=3) == [wanted]
 
 
 # One text, many ways
@@ -201,17 +193,33 @@ def test_lazy_and_eager_chunked_and_whole_are_the_same(data: st.DataObject, shar
         torch.testing.assert_close(found[1], wanted[1], rtol=0, atol=2e-4)
 
 
-def test_deferring_saves_coda_passes(sharp: dict[str, LoopedModel], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("coda", ["shared", "own"])
+def test_coda_passes_are_made_where_tokens_are_contested(
+    sharp: dict[str, LoopedModel], monkeypatch: pytest.MonkeyPatch, coda: Any
+) -> None:
     model, passes = sharp["huginn"], []
-    catch_up = type(model)._catch_up  # pyright: ignore
-    monkeypatch.setattr(type(model), "_catch_up", lambda *args: (passes.append(1), catch_up(*args))[1])
+    through = type(model).through_coda  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setattr(type(model), "through_coda", lambda *args, **more: (passes.append(1), through(*args, **more))[1])
     ids = random_ids(1, 6)
-    output = run(model, ids, loopcd.LoopCD(1, 0.3), count=20)
+    output = run(model, ids, loopcd.LoopCD(1, 0.3, coda=coda), count=20)
     contested = int(output.contested.sum())
     assert 0 < contested < 20
-    assert len(passes) == contested
-    run(model, ids, loopcd.LoopCD(1, 0.3, lazy=False), count=20)
-    assert len(passes) == contested + 20
+    assert len(passes) == 20 + contested
+    run(model, ids, loopcd.LoopCD(1, 0.3, coda=coda, lazy=False), count=20)
+    assert len(passes) == 20 + contested + 40
+
+
+def test_only_contested_rows_go_through_the_coda(sharp: dict[str, LoopedModel], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One token each, once the prompt is read."""
+    model, shapes = sharp["huginn"], []
+    read = type(model).read_parked
+    monkeypatch.setattr(
+        type(model), "read_parked", lambda *args: (made := read(*args), shapes.append(tuple(made.shape[:2])))[0]
+    )
+    output = run(model, random_ids(4, 6), loopcd.LoopCD(1, 0.3), count=20)
+    contested = [int(rows) for rows in output.contested.sum(dim=0) if rows]
+    assert min(contested) < 4
+    assert shapes == [(rows, 1) for rows in contested]
 
 
 @given(seed=st.integers(0, 1000), strength=st.floats(0, 1), family=st.sampled_from(["huginn", "ouro", "hrm"]))
@@ -241,16 +249,19 @@ def test_a_cache_goes_on_where_loopcd_left_it(own_model: LoopedModel) -> None:
     assert rest.sequences.tolist() == whole.tolist()
 
 
-def test_a_cache_that_another_method_filled(own_model: LoopedModel) -> None:
+def test_a_cache_that_another_method_filled(own_model: LoopedModel, slow_of: Any) -> None:
+    """What it holds was written token by token, so it is seen by the expert's entries."""
     ids = random_ids(1, 6, seed=8)
     first = run(own_model, ids, loopcd.Greedy(), count=4)
-    wanted = tokens_of(own_model, first.sequences, loopcd.LoopCD(1, 0.9), count=5)
-    if not own_model.has_initial_state:  # Ouro's amateur needs nothing of the past but its keys
-        options = {"past_key_values": first.past_key_values, "count": 5}
-        assert tokens_of(own_model, first.sequences, loopcd.LoopCD(1, 0.9), **options) == wanted
-        return
+    options = {"past_key_values": first.past_key_values, "count": 5}
+    wanted = decode(Text(first.sequences[0].tolist(), prompt=6), 5, loopcd_rule(slow_of(own_model), 1, 0.9))
+    assert tokens_of(own_model, first.sequences, loopcd.LoopCD(1, 0.9), **options) == [wanted]
+
+
+def test_an_amateur_with_a_coda_of_its_own_cannot_go_on_from_a_foreign_cache(huginn: LoopedModel) -> None:
+    first = run(huginn, random_ids(1, 6, seed=8), loopcd.Greedy(), count=4)
     with pytest.raises(ValueError, match="the cache holds tokens whose early latents were not kept"):
-        run(own_model, first.sequences, loopcd.LoopCD(1, 0.9), past_key_values=first.past_key_values)
+        run(huginn, first.sequences, loopcd.LoopCD(1, 0.9, coda="own"), past_key_values=first.past_key_values)
 
 
 def test_rows_and_positions_that_were_contested_are_counted(own_model: LoopedModel, slow_of: Any) -> None:

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 import loopcd
 from decoding.runs import run, tokens_of
-from decoding.slow import Slow, contrast, decode, entropy, greedy, guided, plausible_count
+from decoding.slow import Slow, Text, contrast, decode, entropy, greedy, guided, plausible_count
 from loopcd.decoding.engine import Engine, Reading
 from loopcd.decoding.scoring import GuidedScorer
 from loopcd.decoding.selective import kind_numeric, kind_operator
@@ -173,10 +173,12 @@ def test_selective_loopcd_by_a_slow_reading(family: str, where: str) -> None:
     ids, mask = left_padded(prompts)
     method = loopcd.LoopCD(1, 0.9, plausibility=0.01, where=where)
     output = run(model, ids, method, mask=mask, count=8, tokenizer=Signs())
+    slow = Slow(model)
     for row, prompt in enumerate(prompts):
-        text, touched, contested = prompt.tolist(), [], []
+        text, touched, contested = Text(prompt.tolist()), [], []
         for _ in range(8):
-            by_loop = loopcd.loop_logits(model, torch.tensor([text]))[0, :, -1].double()  # [loop, vocab]
+            early = [slow.early(text, loop) for loop in range(1, model.num_loops)]
+            by_loop = torch.stack([*early, slow.said(text, model.num_loops)])  # [loop, vocab]
             expert = by_loop[-1]
             winner = int(expert.argmax())
             margins = [float(z[winner] - max(z[:winner].max(), z[winner + 1 :].max())) for z in by_loop]

@@ -56,7 +56,7 @@ def test_an_own_early_readout_is_the_model_stopped_there(model: LoopedModel, chu
         state = model.begin(ids[:, start:stop], cache, attention_mask=mask[:, :stop])
         for _ in range(loop):
             state = model.advance(state)
-        parked = model.park(state)
+        parked = model.park(state, "own")
         for _ in range(model.num_loops - loop):
             state = model.advance(state)
         model.readout(state)
@@ -70,9 +70,9 @@ def test_an_own_early_readout_is_the_model_stopped_there(model: LoopedModel, chu
 def test_parked_readouts_follow_their_rows(model: LoopedModel) -> None:
     rows, new = random_ids(2, 7), random_ids(1, 1, seed=7)[0]
     cache = LoopCache()
-    model.park(model.advance(model.begin(rows, cache)))  # parked, not read
+    model.park(model.advance(model.begin(rows, cache)), "own")  # parked, not read
     cache.reorder_cache(torch.tensor([1, 1, 0]))
-    parked = model.park(model.advance(model.begin(new.expand(3, 1), cache)))
+    parked = model.park(model.advance(model.begin(new.expand(3, 1), cache)), "own")
     found = model.head(model.read_parked(parked))[:, 0]
     for row, index in enumerate([1, 1, 0]):
         assert_close(found[row], logits_of(model, torch.cat([rows[index], new])[None], num_loops=1)[0, -1])
@@ -131,10 +131,10 @@ def test_drafted_rows_equal_each_row_alone(
     rows = [random_ids(1, length, seed=40 + index)[0] for index, length in enumerate(lengths)]
     ids, mask = left_padded(rows)
     cache = LoopCache()
-    model.park(advanced(model, model.begin(ids, cache, attention_mask=mask), loop))
+    model.park(advanced(model, model.begin(ids, cache, attention_mask=mask), loop), "own")
     cache.crop(-ids.shape[1])  # parked and cropped again: nothing of it may stay
     state = advanced(model, model.begin(ids, cache, attention_mask=mask), loop)
-    model.park(state)
+    model.park(state, "own")
     model.readout(advanced(model, state, model.num_loops - loop))
     for number, keep in enumerate(kept):
         new = random_ids(len(rows), 3, seed=number)
@@ -171,6 +171,6 @@ def test_shared_readouts_of_drafted_rows_equal_each_row_alone(huginn: LoopedMode
 def test_a_readout_that_missed_tokens_is_refused(huginn: LoopedModel) -> None:
     cache = LoopCache()
     logits_of(huginn, random_ids(1, 5), cache)  # nothing parked
-    parked = huginn.park(huginn.advance(huginn.begin(random_ids(1, 1), cache)))
+    parked = huginn.park(huginn.advance(huginn.begin(random_ids(1, 1), cache)), "own")
     with pytest.raises(ValueError, match="early latents were not kept"):
         huginn.read_parked(parked)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import loopcd
+from decoding.slow import Slow, Text
 from hand_traces import hand_trace
 from loopcd.models import LoopedModel
 from loopcd.models.loading import built_in
@@ -33,12 +34,20 @@ def states(model: LoopedModel, ids: list[int], num_loops: int, **options: Any) -
     return seen
 
 
+def said_by_loop(slow: Slow, text: Text) -> torch.Tensor:
+    """[loops, vocab]"""
+    early = [slow.early(text, loop) for loop in range(1, slow.loops)]
+    return torch.stack([*early, slow.said(text, slow.loops)]).float()
+
+
 def by_hand(model: LoopedModel, item: Written, num_loops: int | None = None, **setting: Any) -> LoopTrace:
-    """The trace from `loop_logits` of this text alone."""
+    """The trace from what a slow reading of this text alone says, token by token."""
     loops = num_loops or model.num_loops
     prompt, tokens = [int(token) for token in item.prompt], list(item.token_ids)
     ids = prompt + tokens[:-1]
-    logits = loopcd.loop_logits(model, torch.tensor([ids]), loops=range(1, loops + 1))[0, :, len(prompt) - 1 :]
+    slow = Slow(model)
+    slow.loops = loops
+    logits = torch.stack([said_by_loop(slow, Text(ids[:end], len(prompt))) for end in range(len(prompt), len(ids) + 1)], dim=1)
     latents = [each[len(prompt) - 1 :] for each in states(model, ids, loops)]
     changes = [(after - before).norm(dim=1) / after.norm(dim=1) for before, after in pairwise(latents)]
     return hand_trace(logits.transpose(0, 1).numpy(), tokens, changes=torch.stack(changes, dim=1).numpy(), top=6, **setting)
@@ -58,7 +67,7 @@ def assert_same(found: LoopTrace, wanted: LoopTrace, leave: tuple[str, ...] = ("
 
 @pytest.mark.parametrize("setting", [{}, {"amateur_loop": 2, "strength": 0.9, "plausibility": 0.01}])
 @pytest.mark.parametrize("batch_size", [1, 3, 8])
-def test_equals_loop_logits(model: LoopedModel, batch_size: int, setting: dict[str, Any]) -> None:
+def test_equals_a_slow_reading(model: LoopedModel, batch_size: int, setting: dict[str, Any]) -> None:
     items = written()
     preset = {"amateur_loop": 1, "strength": 0.2 if model.config.model_type == "ouro" else 0.3}
     if model.config.model_type == "ouro":
@@ -73,6 +82,16 @@ def test_equals_loop_logits(model: LoopedModel, batch_size: int, setting: dict[s
             wanted.strength,
             wanted.plausibility,
         )
+
+
+def test_a_coda_of_its_own_is_loop_logits(huginn: LoopedModel) -> None:
+    """Which are what the model says when it is stopped at a loop all along."""
+    row = random_ids(1, 9)[0]
+    method = loopcd.LoopCD(2, 0.9, coda="own")
+    (made,) = loopcd.generate(huginn, None, [row[:4].tolist()], method, max_new_tokens=5, trace=True)
+    ids = torch.tensor([row[:4].tolist() + made.token_ids[:-1]])
+    wanted = loopcd.loop_logits(huginn, ids)[0, :, 3:].amax(dim=-1).T
+    np.testing.assert_allclose(made.trace.top_logits[:, :, 0], wanted, atol=TOLERANCE)
 
 
 def test_blocks_of_positions_change_nothing(own_model: LoopedModel, monkeypatch: pytest.MonkeyPatch) -> None:

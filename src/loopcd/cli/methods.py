@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-METHODS = ("greedy", "loopcd", "noisecd", "mti", "selfeval")
+METHODS = ("greedy", "loopcd", "loopguidance", "noisecd", "mti", "selfeval")
 
 
 class LoopOrAuto(click.ParamType):
@@ -29,8 +29,15 @@ def method_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--strength", type=float, help="LoopCD, NoiseCD: λ."),
         click.option("--plausibility", type=float, help="LoopCD, NoiseCD, MTI: α."),
-        click.option("--coda", type=click.Choice(["own", "shared"]), help="LoopCD on Huginn: whose coda entries are read."),
+        click.option(
+            "--coda",
+            type=click.Choice(["own", "shared"]),
+            help="LoopCD, LoopGuidance where the head reads through a coda: whose entries the early loop sees.",
+        ),
         click.option("--where", help='LoopCD: "hard", "easy", "numeric", "operator" or e.g. "hard numeric" positions only.'),
+        click.option("--early-loop", type=int, help="LoopGuidance: the loop that it leads away from (1 if not given)."),
+        click.option("--weight", type=float, help="LoopGuidance: ω, or its cap where adaptive."),
+        click.option("--adaptive/--fixed", default=None, help="LoopGuidance: ω by the last loop's confidence, or fixed."),
         click.option("--noise", type=float, help="NoiseCD: σ."),
         click.option("--entropy-threshold", type=float, help="MTI: τ."),
         click.option("--guidance", type=float, help="MTI: ω."),
@@ -40,7 +47,9 @@ def method_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--min-loops", type=int, help="Early exit: loops that are run in any case."),
         click.option("--exit-criterion", type=click.Choice(["latent", "gate"]), help="Early exit: what is compared."),
         click.option("--exited", type=click.Choice(["last", "skip"]), help="Early exit: how tokens that left are seen."),
-        click.option("--draft", is_flag=True, default=None, help="Greedy, LoopCD: the same tokens faster, by drafting."),
+        click.option(
+            "--draft", is_flag=True, default=None, help="Greedy, LoopCD, LoopGuidance: the same tokens faster, by drafting."
+        ),
         click.option("--draft-loops", type=int, help="Loops of a draft (chosen by the model's agreement if not given)."),
         click.option("--draft-length", type=int, help="Tokens of a drafting round (chosen likewise if not given)."),
     ]
@@ -52,6 +61,7 @@ def method_options(function: Callable[..., Any]) -> Callable[..., Any]:
 _SETTINGS = {
     "greedy": (),
     "loopcd": ("amateur_loop", "strength", "plausibility", "coda", "where"),
+    "loopguidance": ("early_loop", "weight", "adaptive", "coda"),
     "noisecd": ("noise", "strength", "plausibility"),
     "mti": ("entropy_threshold", "guidance", "negative_prompt", "plausibility"),
     "selfeval": ("candidates",),
@@ -74,6 +84,7 @@ def build_method(name: str, given: dict[str, Any]) -> Any:
     kinds = {
         "greedy": loopcd.Greedy,
         "loopcd": loopcd.LoopCD,
+        "loopguidance": loopcd.LoopGuidance,
         "noisecd": loopcd.NoiseCD,
         "mti": loopcd.MTI,
         "selfeval": loopcd.SelfEval,

@@ -3,7 +3,7 @@
 from loopcd.decoding.draft import SelfDraft
 from loopcd.decoding.exits import EarlyExit
 from loopcd.decoding.generate import Generation, generate, stream
-from loopcd.decoding.methods import MTI, Greedy, LoopCD, Method, NoiseCD
+from loopcd.decoding.methods import MTI, Greedy, LoopCD, LoopGuidance, Method, NoiseCD
 from loopcd.decoding.self_eval import SelfEval
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Generation",
     "Greedy",
     "LoopCD",
+    "LoopGuidance",
     "Method",
     "NoiseCD",
     "SelfDraft",

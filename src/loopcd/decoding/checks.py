@@ -28,6 +28,11 @@ def share(name: str, value: Any) -> None:
         raise ValueError(f"{name}={value!r}: above 0, and at most 1")
 
 
+def yes_or_no(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}={value!r}: True or False")
+
+
 def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         listed = " or ".join(f'"{each}"' for each in allowed)

@@ -218,6 +218,6 @@ def checked_draft(draft: Any, supported: bool, method: str, refused: Sequence[st
     if not isinstance(draft, SelfDraft):
         raise ValueError(f"draft={draft!r}: a SelfDraft, or None")
     if not supported:
-        raise ValueError(f"draft={draft!r}: {method} cannot be drafted; Greedy and LoopCD can")
+        raise ValueError(f"draft={draft!r}: {method} cannot be drafted; Greedy, LoopCD and LoopGuidance can")
     if refused:
         raise ValueError(f"draft={draft!r} cannot be combined with {' and '.join(refused)}")

@@ -16,7 +16,7 @@ from loopcd.decoding.exits import EarlyExit
 from loopcd.decoding.loop import Job, Rows, Step, collect, run_custom_generate, steps
 from loopcd.decoding.rounds import drafted_steps
 from loopcd.decoding.rules import mean_amateur
-from loopcd.decoding.scoring import GuidedScorer, LoopScorer, NoiseScorer, PlainScorer, Scorer
+from loopcd.decoding.scoring import GuidedScorer, LoopGuidanceScorer, LoopScorer, NoiseScorer, PlainScorer, Scorer
 from loopcd.decoding.selective import SelectiveScorer, parse_kinds
 from loopcd.models.presets import preset
 from loopcd.models.stages import Coda, LoopedModel, checked_loops
@@ -26,7 +26,7 @@ from loopcd.models.stages import Coda, LoopedModel, checked_loops
 class Method:
     """What all methods share.
 
-    `exit` lets a token leave the loop early; the loop that it leaves at is then the expert. `draft` (Greedy and LoopCD) makes
+    `exit` lets a token leave the loop early; the loop that it leaves at is then the expert. `draft` (Greedy, LoopCD, LoopGuidance) makes
     the same tokens faster; not together with `exit`, since a token that left early has no later loops to verify a draft by.
     """
 
@@ -47,6 +47,16 @@ class Method:
     def check(self, model: LoopedModel, num_loops: int | None, tokenizer: Any) -> None:
         """Refuse, before anything is computed, settings that do not fit the model."""
         self.scorer(Engine(model, num_loops, self.exit), tokenizer)
+
+    def check_early(self, name: str, loop: int, loops: int) -> None:
+        """Refuse an early loop that the last one, or the exit rule, could come before."""
+        if not 1 <= loop <= loops - 1:
+            raise ValueError(f"{name}={loop}: from 1 to {loops - 1}, one less than the {loops} loops that are run")
+        if self.exit is not None and self.exit.min_loops <= loop:
+            raise ValueError(
+                f"exit with min_loops={self.exit.min_loops} could leave at or before {name}={loop}: "
+                f"set EarlyExit(min_loops={loop + 1}) or more"
+            )
 
     def reserve(self, tokenizer: Any) -> int:
         """Tokens of the context that the method needs beside the text itself."""
@@ -135,13 +145,7 @@ class LoopCD(Method):
         return replace(self, strength=preset(model, loops).strength if self.strength is None else self.strength)
 
     def _check_amateur(self, amateur: int, loops: int) -> None:
-        if not 1 <= amateur <= loops - 1:
-            raise ValueError(f"amateur_loop={amateur}: from 1 to {loops - 1}, one less than the {loops} loops that are run")
-        if self.exit is not None and self.exit.min_loops <= amateur:
-            raise ValueError(
-                f"exit with min_loops={self.exit.min_loops} could leave at or before amateur_loop={amateur}: "
-                f"set EarlyExit(min_loops={amateur + 1}) or more"
-            )
+        self.check_early("amateur_loop", amateur, loops)
 
     def scorer(self, engine: Engine, tokenizer: Any) -> Scorer:
         strength = self.settled(engine.model, engine.num_loops).strength
@@ -155,6 +159,33 @@ class LoopCD(Method):
         if kinds & {"numeric", "operator"}:
             checks.need_tokenizer(tokenizer, f"where={self.where!r} reads the tokens' text")
         return SelectiveScorer(engine.model, amateur, self.coda, kinds, tokenizer, engine.num_loops, **settings)
+
+
+@dataclass(frozen=True)
+class LoopGuidance(Method):
+    """Away from an early loop, for every token: z_R + ω (z_R − z_b), without a plausible set (arXiv 2610.02185, there "LoopCD").
+
+    `early_loop` is b, counted from 1. `weight` is ω; with `adaptive` it is ω's cap, ω being cap · (1 − (p₁ − p₂)) by the last
+    loop's two highest probabilities. `coda` is as in `LoopCD`.
+    """
+
+    early_loop: int = 1
+    weight: float = 1.0
+    adaptive: bool = True
+    coda: Coda = "shared"
+
+    can_draft = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.whole("early_loop", self.early_loop, 1)
+        checks.number("weight", self.weight, 0)
+        checks.yes_or_no("adaptive", self.adaptive)
+        checks.one_of("coda", self.coda, ("own", "shared"))
+
+    def scorer(self, engine: Engine, tokenizer: Any) -> Scorer:
+        self.check_early("early_loop", self.early_loop, engine.num_loops)
+        return LoopGuidanceScorer(engine.model, self.early_loop, self.coda, self.weight, self.adaptive)
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,19 @@ def guidance(conditional: Tensor, unconditional: Tensor, weight: float, allowed:
     return scores.masked_fill(~allowed, IMPOSSIBLE).log_softmax(dim=-1)
 
 
+def loop_guidance(expert: Tensor, early: Tensor, weight: float | Tensor) -> Tensor:
+    """LoopGuidance: z_R + ω (z_R − z_b), of all tokens. `expert` is z_R, the last loop's logits, `early` is z_b; `weight` is ω, one
+    for all rows or [rows, 1]."""
+    return expert + weight * (expert - early)
+
+
+def adaptive_weight(expert: Tensor, cap: float) -> Tensor:
+    """ω = cap · (1 − (p₁ − p₂)), [rows, 1]: p₁ and p₂ are the two highest probabilities of the last loop."""
+    best = expert.topk(2, dim=-1).values
+    first, second = (best - expert.logsumexp(dim=-1, keepdim=True)).exp().split(1, dim=-1)
+    return cap * (1 - (first - second))
+
+
 def noisy(hidden: Tensor, noise: float, epsilon: Tensor) -> Tensor:
     """NoiseCD: h_noise = h + σ · RMS(h) · ε, the RMS over the hidden dimension; `noise` is σ, `epsilon` is ε ~ N(0, I)."""
     rms = hidden.square().mean(dim=-1, keepdim=True).sqrt()

@@ -169,6 +169,29 @@ class LoopScorer(ContrastScorer):
         return scores
 
 
+class LoopGuidanceScorer:
+    """Away from what an early loop says, at every position and for every token."""
+
+    def __init__(self, model: LoopedModel, early_loop: int, coda: Coda, weight: float, adaptive: bool) -> None:
+        self.model, self.weight, self.adaptive = model, weight, adaptive
+        self.early = EarlyLoop(model, early_loop, coda)
+
+    def watch(self, state: LoopState) -> None:
+        if self.weight > 0:
+            self.early.watch(state)
+
+    def score(self, reading: Reading, cache: LoopCache) -> Scores:
+        logits = reading.logits
+        nowhere = torch.zeros(len(logits), dtype=torch.bool)
+        if self.weight == 0 or logits.shape[1] == 1:
+            return Scores(logits, None, logits.shape[1], nowhere, nowhere, reading.count)
+        early = self.model.head(self.early.read(reading, torch.arange(len(logits)))).float()
+        self.early.clear()
+        weight = rules.adaptive_weight(logits, self.weight) if self.adaptive else self.weight
+        values = rules.loop_guidance(logits, early, weight)
+        return Scores(values, None, logits.shape[1], nowhere, ~nowhere, reading.count)
+
+
 class NoiseScorer(ContrastScorer):
     """The amateur is the head on the expert's readout with noise added."""
 

@@ -6,12 +6,20 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from loopcd.decoding import MTI, EarlyExit, Greedy, LoopCD, Method, NoiseCD, SelfDraft, SelfEval
+from loopcd.decoding import MTI, EarlyExit, Greedy, LoopCD, LoopGuidance, Method, NoiseCD, SelfDraft, SelfEval
 
-KINDS: dict[str, type[Method]] = {"greedy": Greedy, "loopcd": LoopCD, "noisecd": NoiseCD, "mti": MTI, "selfeval": SelfEval}
+KINDS: dict[str, type[Method]] = {
+    "greedy": Greedy,
+    "loopcd": LoopCD,
+    "loopguidance": LoopGuidance,
+    "noisecd": NoiseCD,
+    "mti": MTI,
+    "selfeval": SelfEval,
+}
 _OWN = {
     "greedy": (),
     "loopcd": ("amateur_loop", "strength", "plausibility", "coda", "where", "lazy"),
+    "loopguidance": ("early_loop", "weight", "adaptive", "coda"),
     "noisecd": ("noise", "strength", "plausibility"),
     "mti": ("entropy_threshold", "guidance", "negative_prompt", "plausibility"),
     "selfeval": ("candidates", "temperature", "top_p"),

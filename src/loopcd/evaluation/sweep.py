@@ -23,6 +23,7 @@ from loopcd.evaluation.tables import percent
 from loopcd.evaluation.task import Split, Task
 
 STRENGTHS = (0.1, 0.2, 0.3)
+CAPS = (0.5, 1.0, 1.5)  # of LoopGuidance's adaptive weight, away from the first loop
 ENTROPY_THRESHOLDS = (0.5, 1.0, 1.5)
 SAMPLING = ((1.0, 0.7), (0.7, 0.9))  # temperature and top_p of SelfEval on a model without an initial state
 PRACTICE = (
@@ -58,6 +59,8 @@ def grid(method: str, model_type: str, loops: int, draws_state: bool) -> list[Me
     if method == "loopcd":
         pairs = product(amateur_loops(model_type, loops), STRENGTHS)
         return [MethodSpec(method, (("amateur_loop", loop), ("strength", strength))) for loop, strength in pairs]
+    if method == "loopguidance":
+        return [MethodSpec(method, (("weight", cap),)) for cap in CAPS]
     if method == "mti":
         return [MethodSpec(method, (("entropy_threshold", threshold),)) for threshold in ENTROPY_THRESHOLDS]
     if method == "selfeval" and not draws_state:

@@ -39,6 +39,10 @@ def offered(engine: LocalEngine) -> list[dict[str, Any]]:
     methods = {
         "greedy": ("Greedy", ()),
         "loopcd": ("LoopCD", (amateur, strength, plausibility)),
+        "loopguidance": ("LoopGuidance", (
+            Field("early_loop", "early loop", 1, low=1, high=loops - 1, step=1),
+            Field("weight", "weight ω", 1.0, low=0, step=0.1),
+        )),
         "noisecd": ("NoiseCD", (Field("noise", "noise σ", 0.5, low=0, step=0.1), strength, plausibility)),
         "mti": ("MTI", (
             Field("entropy_threshold", "entropy threshold τ", 1.0, low=0, step=0.1),

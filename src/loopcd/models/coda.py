@@ -8,7 +8,7 @@ the question is what it sees of the text before:
     "own"     its own entries everywhere, as if the model stopped at that loop all along: it keeps slots and latents (`Branch`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,8 @@ from torch import Tensor
 from loopcd.models.cache import Branch, LoopCache
 from loopcd.models.slots import Beside, Slot, Span
 from loopcd.models.stages import Coda, LoopedModel, LoopState, Pass, joined, positions_of, rows_of, time_of
+
+AT_ONCE = 64  # tokens of a text that are read together, each with a mask of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +78,17 @@ class CodaModel(LoopedModel):
         rotary = self.make_rotary(position_ids, tokens.length)
         return self.through_coda(latents, rotary, tokens.mask, [None] * len(self.coda_slots), tokens.span)
 
-    def read_later_tokens(self, latents: Sequence[Tensor], final: LoopState, columns: Tensor) -> list[Tensor]:
+    def read_later_tokens(self, latents: Iterable[Tensor], final: LoopState, columns: Tensor) -> Iterator[Tensor]:
         """What the head reads of the tokens at `columns` [rows, time] of whole texts, by the shared coda: of each of `latents`
         [rows, time, width], early ones of these tokens. `final` is the texts' state after the last loop, without a cache."""
         tokens = final.tokens
         slots = [Slot(LoopCache()) for _ in self.coda_slots]
         self.through_coda(final.hidden, tokens.rotary, tokens.mask, slots, tokens.span)
-        rotary = self.make_rotary(columns, tokens.span.stop)
-        return [self._beside(each, rotary, slots, columns, tokens.span.stop, None, None) for each in latents]
+        stop, blocks = tokens.span.stop, columns.split(AT_ONCE, dim=1)
+        for each in latents:
+            parts = zip(each.split(AT_ONCE, dim=1), blocks, strict=True)
+            read = [self._beside(x, self.make_rotary(at, stop), slots, at, stop, None, None) for x, at in parts]
+            yield joined(read)
 
     # -- the shared coda ----------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from typing import Any
 from loopcd.decoding import LoopCD, Method
 from loopcd.decoding.generate import Batch
 from loopcd.decoding.generate import generate as generate_texts
+from loopcd.models.stages import Coda
 from loopcd.tracing.files import TraceWriter
 from loopcd.tracing.measure import Setting
 from loopcd.tracing.record import Written, trace_batch
@@ -29,7 +30,8 @@ def trace_made(batch: Batch) -> list[LoopTrace]:
     if isinstance(method, LoopCD):  # an amateur made of several loops is no one loop: the preset's
         amateur, strength = None if method.amateur_loop == "auto" else method.amateur_loop, method.strength
     plausibility = getattr(method, "plausibility", 0.1)
-    setting = Setting.of(batch.model, batch.num_loops, amateur, strength, plausibility)
+    coda: Coda = getattr(method, "coda", "shared")
+    setting = Setting.of(batch.model, batch.num_loops, amateur, strength, plausibility, coda=coda)
     described = describe(method)
     items = [
         Written.of(prompt, made, described, seed, number=number)

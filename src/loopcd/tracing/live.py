@@ -8,6 +8,7 @@ from torch import Tensor
 
 from loopcd.decoding.rules import relative_change
 from loopcd.models import LoopedModel
+from loopcd.models.stages import Coda
 from loopcd.tracing.measure import Setting
 from loopcd.tracing.record import Written, assembled
 from loopcd.tracing.trace import LoopTrace
@@ -32,11 +33,12 @@ class LiveTracer:
         num_loops: int | None = None,
         init_seed: int | None = None,
         method: str = "greedy",
+        coda: Coda = "shared",
     ) -> None:
         if not len(prompt_ids):
             raise ValueError("prompt_ids is empty: at least one token")
         self.model, self.tokenizer, self.prompt_ids = model, tokenizer, list(map(int, prompt_ids))
-        self.setting = Setting.of(model, num_loops, amateur_loop, strength, plausibility, top)
+        self.setting = Setting.of(model, num_loops, amateur_loop, strength, plausibility, top, coda)
         self.init_seed, self.method = init_seed, method
         self.cache = model.new_cache()
         self.token_ids: list[int] = []
@@ -70,7 +72,7 @@ class LiveTracer:
             before, state = state, self.model.advance(state)
             self._changes[loop].append(relative_change(before.hidden[:, -1].float(), state.hidden[:, -1].float()))
             if state.loop < self.setting.num_loops:
-                parked.append(self.model.park(state))
+                parked.append(self.model.park(state, self.setting.coda))
         hidden = [self.model.read_parked(each)[:, -1] for each in parked] + [self.model.readout(state, last=True)[:, -1]]
         for kept, each in zip(self._readouts, hidden, strict=True):
             kept.append(each)

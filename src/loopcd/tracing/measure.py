@@ -14,7 +14,7 @@ from torch import Tensor
 from loopcd.decoding import checks, rules
 from loopcd.models import LoopedModel
 from loopcd.models.presets import preset
-from loopcd.models.stages import checked_loops
+from loopcd.models.stages import Coda, checked_loops
 from loopcd.tracing.trace import MOST_PLAUSIBLE, starts_of
 
 BLOCK = 1 << 20  # logits that are held at once
@@ -22,13 +22,15 @@ BLOCK = 1 << 20  # logits that are held at once
 
 @dataclass(frozen=True)
 class Setting:
-    """What a trace is made for: loops, amateur, strength λ, plausibility α, and how many top tokens are kept."""
+    """What a trace is made for: loops, amateur, strength λ, plausibility α, how many top tokens are kept, and what early
+    loops see of the text through a coda."""
 
     num_loops: int
     amateur_loop: int
     strength: float
     plausibility: float
     top: int
+    coda: Coda = "shared"
 
     @classmethod
     def of(
@@ -39,6 +41,7 @@ class Setting:
         strength: float | None = None,
         plausibility: float = 0.1,
         top: int = 6,
+        coda: Coda = "shared",
     ) -> "Setting":
         """The model's own where nothing is given."""
         loops = checked_loops(num_loops, model.num_loops)
@@ -51,7 +54,7 @@ class Setting:
         checks.number("strength", strength, 0)
         checks.share("plausibility", plausibility)
         checks.whole("top", top, 1)
-        return cls(loops, amateur, float(strength), float(plausibility), min(top, model.config.vocab_size))
+        return cls(loops, amateur, float(strength), float(plausibility), min(top, model.config.vocab_size), coda)
 
 
 def measured(

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from loopcd.decoding import Generation, checks
 from loopcd.decoding.rules import relative_change
-from loopcd.models import LoopedModel
+from loopcd.models import LoopedModel, LoopState
+from loopcd.models.coda import CodaModel
 from loopcd.tracing.measure import Setting, measured
 from loopcd.tracing.pieces import text_pieces, texts_of
 from loopcd.tracing.trace import LoopTrace
@@ -77,7 +78,7 @@ def trace_batch(model: LoopedModel, tokenizer: Any, items: Sequence[Written], se
     for item in items:
         if not len(item.token_ids):
             raise ValueError("token_ids is empty: a trace needs at least one token")
-    readouts, changes = _read(model, prompts, items, setting.num_loops)
+    readouts, changes = _read(model, prompts, items, setting)
     ends = np.cumsum([0, *(len(item.token_ids) for item in items)])
     spans = [slice(int(start), int(stop)) for start, stop in pairwise(ends)]
     return [
@@ -88,7 +89,7 @@ def trace_batch(model: LoopedModel, tokenizer: Any, items: Sequence[Written], se
 
 @torch.no_grad()
 def _read(
-    model: LoopedModel, prompts: Sequence[Sequence[int]], items: Sequence[Written], num_loops: int
+    model: LoopedModel, prompts: Sequence[Sequence[int]], items: Sequence[Written], setting: Setting
 ) -> tuple[list[Tensor], list[Tensor]]:
     """What the head reads [N, width], and the latents' change [N], after each loop, where a token of a text is chosen.
 
@@ -103,12 +104,37 @@ def _read(
     seeds = [item.init_seed for item in items if item.init_seed is not None]
     drawn: dict[str, Any] = {"init_seed": seeds} if seeds else {}
     state = model.begin(ids.to(model.device), **drawn)
-    readouts, changes = [], []
-    for _ in range(num_loops):
+    readouts, latents, changes = [], [], []
+    for _ in range(setting.num_loops):
         before, state = state, model.advance(state)
         readouts.append(model.readout(state)[rows, columns])
-        changes.append(relative_change(before.hidden[rows, columns].float(), state.hidden[rows, columns].float()))
+        latents.append(state.hidden[rows, columns])
+        changes.append(relative_change(before.hidden[rows, columns].float(), latents[-1].float()))
+    if isinstance(model, CodaModel) and setting.coda == "shared":
+        _share_coda(model, state, readouts, latents, rows, columns, [len(item.token_ids) for item in items])
     return readouts, changes
+
+
+def _share_coda(
+    model: CodaModel,
+    final: LoopState,
+    readouts: list[Tensor],
+    latents: Sequence[Tensor],
+    rows: Tensor,
+    columns: Tensor,
+    lengths: Sequence[int],
+) -> None:
+    """Put what early loops say through the shared coda in the place of what they say through one of their own, which is right
+    for the first token of each text, since there the pass is that over the prompt."""
+    within = torch.cat([torch.arange(length) for length in lengths]).to(rows.device)
+    later = within > 0
+    if not bool(later.any()):
+        return
+    shape = (len(lengths), max(lengths))
+    places = columns.new_zeros(shape).index_put((rows, within), columns)  # [texts, longest]
+    padded = (each.new_zeros(*shape, each.shape[-1]).index_put((rows, within), each) for each in latents[:-1])
+    for own, shared in zip(readouts, model.read_later_tokens(padded, final, places), strict=False):
+        own[later] = shared[rows, within][later]
 
 
 @torch.no_grad()
