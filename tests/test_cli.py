@@ -17,7 +17,7 @@ from decoding.labels import LABEL_EOS, LABEL_PAD, labelled_tokenizer
 from loopcd.cli import build_method, main
 from tools import tiny_huginn, tiny_ouro
 
-METHODS = ("greedy", "loopcd", "noisecd", "mti", "selfeval")
+METHODS = ("greedy", "loopcd", "loopguidance", "noisecd", "mti", "selfeval")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -96,6 +96,7 @@ FLAGS = [
         ["--amateur-loop", "1", "--exit-threshold", "0.5", "--min-loops", "2", "--exited", "skip"],
         loopcd.LoopCD(1, exit=loopcd.EarlyExit(0.5, 2, exited="skip")),
     ),
+    ("loopguidance", ["--early-loop", "2", "--weight", "0.5"], loopcd.LoopGuidance(2, 0.5)),
     ("noisecd", ["--noise", "2", "--strength", "0.7", "--plausibility", "0.2"], loopcd.NoiseCD(2.0, 0.7, 0.2)),
     ("mti", ["--entropy-threshold", "3.5", "--guidance", "4"], loopcd.MTI(3.5, 4.0)),
     ("mti", ["--negative-prompt", "BAD", "--plausibility", "0.3"], loopcd.MTI(negative_prompt="BAD", plausibility=0.3)),
@@ -181,7 +182,7 @@ def test_one_prompt_on_standard_input_has_no_heading(folders: dict[str, Path]) -
     assert out == texts(folders["ouro"], ["some words"])[0] + "\n"
 
 
-@pytest.mark.parametrize("method", ["greedy", "loopcd", "noisecd", "mti"])
+@pytest.mark.parametrize("method", ["greedy", "loopcd", "loopguidance", "noisecd", "mti"])
 def test_streaming_prints_the_same_text(folders: dict[str, Path], method: str) -> None:
     options = ("generate", "some words", "--model", folders["huginn"], "--method", method, "--max-new-tokens", 12)
     assert good(*options, "--stream") == good(*options)

@@ -20,6 +20,7 @@ METHODS = {
     "greedy": loopcd.Greedy(),
     "loopcd": loopcd.LoopCD(1, 0.9),
     "own": loopcd.LoopCD(2, 0.9, coda="own"),
+    "loopguidance": loopcd.LoopGuidance(1, 1.5),
     "noisecd": loopcd.NoiseCD(2.0, 0.9),
     "mti": loopcd.MTI(3.5, 3.0),
     "exit": loopcd.LoopCD(1, 0.9, exit=loopcd.EarlyExit(0.5, min_loops=2)),

@@ -31,7 +31,7 @@ def test_the_same_method_may_stand_there_with_different_settings() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("loopdc", "there is no method 'loopdc': known are greedy, loopcd, noisecd, mti, selfeval"),
+        ("loopdc", "there is no method 'loopdc': known are greedy, loopcd, loopguidance, noisecd, mti, selfeval"),
         ("loopcd:noise=1", "loopcd has no setting 'noise': its settings are amateur_loop, strength"),
         ("mti:draft_loops=1", "mti has no setting 'draft_loops'"),
         ("strength=0.1", "stands before any method"),

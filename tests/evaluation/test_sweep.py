@@ -21,6 +21,7 @@ def labels(method: str, model_type: str = "huginn_raven", loops: int = 32, draws
 def test_the_grids_are_the_papers() -> None:
     assert labels("loopcd") == [f"loopcd:amateur_loop={loop},strength={s}" for loop in (6, 8, 10) for s in (0.1, 0.2, 0.3)]
     assert labels("mti") == [f"mti:entropy_threshold={t}" for t in (0.5, 1.0, 1.5)]
+    assert labels("loopguidance") == [f"loopguidance:weight={cap}" for cap in (0.5, 1.0, 1.5)]
     assert labels("noisecd") == ["noisecd"]
     assert labels("selfeval") == ["selfeval"]
     assert labels("selfeval", "ouro", 4, False) == ["selfeval:temperature=1.0,top_p=0.7", "selfeval:temperature=0.7,top_p=0.9"]

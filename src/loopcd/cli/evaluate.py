@@ -120,7 +120,7 @@ def lm_eval(arguments: tuple[str, ...]) -> None:
         --model_args pretrained=tiny-huginn,method=loopcd,amateur_loop=8,strength=0.3
     loopcd lm-eval run --help       all of lm-eval's options
 
-    In --model_args: pretrained (a built-in name, a folder or a hub id), method (greedy, loopcd, noisecd, mti, selfeval) and
+    In --model_args: pretrained (a built-in name, a folder or a hub id), method (greedy, loopcd, loopguidance, …) and
     its settings, num_loops, and the arguments of lm-eval's HF model. Log-likelihoods are the expert's.
     """
     try:

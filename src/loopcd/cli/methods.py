@@ -32,7 +32,7 @@ def method_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--coda",
             type=click.Choice(["own", "shared"]),
-            help="LoopCD, LoopGuidance where the head reads through a coda: whose entries the early loop sees.",
+            help="With a coda: the early loop's past.",
         ),
         click.option("--where", help='LoopCD: "hard", "easy", "numeric", "operator" or e.g. "hard numeric" positions only.'),
         click.option("--early-loop", type=int, help="LoopGuidance: the loop that it leads away from (1 if not given)."),
@@ -48,7 +48,7 @@ def method_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--exit-criterion", type=click.Choice(["latent", "gate"]), help="Early exit: what is compared."),
         click.option("--exited", type=click.Choice(["last", "skip"]), help="Early exit: how tokens that left are seen."),
         click.option(
-            "--draft", is_flag=True, default=None, help="Greedy, LoopCD, LoopGuidance: the same tokens faster, by drafting."
+            "--draft", is_flag=True, default=None, help="The same tokens faster, by drafting (not NoiseCD, MTI, SelfEval)."
         ),
         click.option("--draft-loops", type=int, help="Loops of a draft (chosen by the model's agreement if not given)."),
         click.option("--draft-length", type=int, help="Tokens of a drafting round (chosen likewise if not given)."),

@@ -26,8 +26,9 @@ from loopcd.models.stages import Coda, LoopedModel, checked_loops
 class Method:
     """What all methods share.
 
-    `exit` lets a token leave the loop early; the loop that it leaves at is then the expert. `draft` (Greedy, LoopCD, LoopGuidance) makes
-    the same tokens faster; not together with `exit`, since a token that left early has no later loops to verify a draft by.
+    `exit` lets a token leave the loop early; the loop that it leaves at is then the expert. `draft` (Greedy, LoopCD and
+    LoopGuidance) makes the same tokens faster; not together with `exit`, since a token that left early has no later loops to
+    verify a draft by.
     """
 
     exit: EarlyExit | None = field(default=None, kw_only=True)
@@ -163,7 +164,7 @@ class LoopCD(Method):
 
 @dataclass(frozen=True)
 class LoopGuidance(Method):
-    """Away from an early loop, for every token: z_R + ω (z_R − z_b), without a plausible set (arXiv 2610.02185, there "LoopCD").
+    """Away from an early loop, for every token: z_R + ω (z_R − z_b), no plausible set (arXiv 2610.02185, there "LoopCD").
 
     `early_loop` is b, counted from 1. `weight` is ω; with `adaptive` it is ω's cap, ω being cap · (1 − (p₁ − p₂)) by the last
     loop's two highest probabilities. `coda` is as in `LoopCD`.

@@ -46,8 +46,8 @@ def guidance(conditional: Tensor, unconditional: Tensor, weight: float, allowed:
 
 
 def loop_guidance(expert: Tensor, early: Tensor, weight: float | Tensor) -> Tensor:
-    """LoopGuidance: z_R + ω (z_R − z_b), of all tokens. `expert` is z_R, the last loop's logits, `early` is z_b; `weight` is ω, one
-    for all rows or [rows, 1]."""
+    """LoopGuidance: z_R + ω (z_R − z_b), of all tokens. `expert` is z_R, the last loop's logits, `early` is z_b; `weight` is ω,
+    one for all rows or [rows, 1]."""
     return expert + weight * (expert - early)
 
 

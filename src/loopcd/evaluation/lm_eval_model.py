@@ -37,7 +37,7 @@ _UNSUPPORTED = ("parallelize", "tp_plan", "peft", "delta", "autogptq", "gptqmode
 
 
 class LoopedLM(HFLM):
-    """`pretrained` is a built-in model, a folder or a hub id; `method` one of greedy, loopcd, noisecd, mti, selfeval.
+    """`pretrained` is a built-in model, a folder or a hub id; `method` one of `specs.KINDS`.
 
     Further arguments are the method's settings, as in `loopcd eval --methods` (amateur_loop=8, strength=0.2, …), `num_loops`,
     and those of lm-eval's HF model (dtype, device, batch_size, max_length, …).
