@@ -166,6 +166,8 @@ def test_the_keyboard_goes_everywhere(page: Any, traces: list[LoopTrace]) -> Non
     page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")
     assert place() == ["left", int(hard[hard > 0][0])]
+    page.locator("#hard-only").uncheck()
+    page.locator('.token[tabindex="0"]').focus()
     page.keyboard.press("]")
     assert page.locator("#place").inner_text() == "2 of 2"
 
