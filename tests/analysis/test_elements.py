@@ -9,7 +9,6 @@ import torch
 
 from analysis.labs import coin_task, laboratory
 from analysis.readings import answers_read, hard, late_alternative, margins
-from loopcd.analysis import paper
 from loopcd.analysis.elements import ELEMENTS, element, elements, names
 from loopcd.analysis.elements.hard_tokens import token_class, visible
 from loopcd.analysis.elements.methods import chosen, grids
@@ -18,6 +17,7 @@ from loopcd.analysis.elements.texts import first_difference
 from loopcd.analysis.laboratory import GREEDY, Laboratory
 from loopcd.analysis.result import Cell, Estimate, Result, Table
 from loopcd.decoding.selective import kind_numeric
+from loopcd.evaluation import paper
 
 TRACED = ("fig2a", "fig2bc", "table1", "fig3", "fig4", "table6", "fig5", "table7", "table8")
 
@@ -190,6 +190,9 @@ def test_where_nothing_is_hard_the_claims_are_undecided(lab: Laboratory, monkeyp
 def test_tokens_by_class_and_where_texts_part() -> None:
     assert [token_class(text) for text in ("12", "=", "\n", "<|end|>", "The", "####", "3rd")] == [
         *("number", "operator", "punctuation", "punctuation", "word", "punctuation", "word"),
+    ]
+    assert [token_class(text) for text in ("-5", "3.14", "$", " x", "1,000")] == [
+        *("number", "number", "operator", "operator", "word"),
     ]
     assert visible("\n") == "\\n" and visible("a\nb") == "a⏎b"
     assert first_difference([1, 2, 3], [1, 2, 3]) is None

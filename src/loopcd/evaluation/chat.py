@@ -22,7 +22,7 @@ class Chat:
         except Exception as error:  # a template is a program, and may raise whatever it likes
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ValueError(
-                f"the chat template of {self.model} cannot be rendered ({reason}): mend it, or say --no-chat for the plain prompt"
+                f"the chat template of {self.model} fails to render ({reason}): mend it, or say --no-chat for the plain prompt"
             ) from error
 
 

@@ -73,7 +73,11 @@ class HarnessTask:
             "data": [file.describe() for file in self.files],
             "split": self.split,
             "shots": self.shots,
-            **({"fewshot_seed": FEWSHOT_SEED, "template": self._template()} if self.template is None else {"template": self.template}),
+            **(
+                {"fewshot_seed": FEWSHOT_SEED, "template": self._template()}
+                if self.template is None
+                else {"template": self.template}
+            ),
         }
 
     def _template(self) -> str:
@@ -119,9 +123,14 @@ def load_definition(yaml: str, shots: int, splits: Mapping[str, Records]) -> Any
             datasets.enable_progress_bars()
 
 
-def prompts_of(definition: Any, shots: int) -> list[tuple[dict[str, Any], str]]:
-    """(document, prompt) of every test document. The shots follow from one generator, so all are drawn, in order."""
+def documents_of(definition: Any) -> list[dict[str, Any]]:
+    """The test documents, in their order."""
     import datasets
 
     datasets.disable_progress_bars()
-    return [(dict(document), definition.fewshot_context(document, num_fewshot=shots)) for document in definition.test_docs()]
+    return [dict(document) for document in definition.test_docs()]
+
+
+def prompts_of(definition: Any, shots: int) -> list[tuple[dict[str, Any], str]]:
+    """(document, prompt) of every test document. The shots follow from one generator, so all are drawn, in order."""
+    return [(document, definition.fewshot_context(document, num_fewshot=shots)) for document in documents_of(definition)]

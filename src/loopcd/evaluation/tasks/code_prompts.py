@@ -11,12 +11,8 @@ from loopcd.evaluation.chat import Chat
 from loopcd.evaluation.code.bridge import CodeSettings
 
 # the two sentences that EvalPlus's command line puts before the problem and before the answer
-INSTRUCTION = (
-    "Please provide a self-contained Python script that solves the following problem in a markdown code block:"
-)
-RESPONSE = (
-    "Below is a Python script with a self-contained function that solves the problem and passes corresponding tests:"
-)
+INSTRUCTION = "Please provide a self-contained Python script that solves the following problem in a markdown code block:"
+RESPONSE = "Below is a Python script with a self-contained function that solves the problem and passes corresponding tests:"
 
 # Standard input: JSON of the problems and the two sentences. Standard output: the messages of each, and the mark at which the
 # rendered text is cut. The stand-in for a tokenizer keeps the messages instead of rendering them.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loopcd.evaluation.data import subset
-from loopcd.evaluation.harness import HarnessTask, Records, load_definition, prompts_of
+from loopcd.evaluation.harness import HarnessTask, load_definition, prompts_of
 from loopcd.evaluation.task import Item, TaskOptions
 from loopcd.evaluation.tasks.gsm8k import TUNING, read_split, tuning_split
 

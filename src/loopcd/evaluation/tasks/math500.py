@@ -1,4 +1,4 @@
-"""MATH-500 as the paper's authors ran it: 500 problems, lm-eval's four Minerva examples; strict is its exact match, flex math_verify.
+"""MATH-500 as the paper's authors ran it: 500 problems, the four Minerva examples and the grading of lm-eval's minerva_math500.
 
 The prompt is lm-eval's but for one character: a newline, not a space, stands between "Solution:" and a worked solution.
 """
@@ -6,7 +6,7 @@ The prompt is lm-eval's but for one character: a newline, not a space, stands be
 from __future__ import annotations
 
 from loopcd.evaluation.data import from_hub, halves, read_lines, subset
-from loopcd.evaluation.harness import HarnessTask, load_definition, shipped_examples
+from loopcd.evaluation.harness import HarnessTask, documents_of, load_definition, shipped_examples
 from loopcd.evaluation.task import Item, TaskOptions
 
 SHOTS = 4
@@ -24,8 +24,8 @@ def make(name: str, options: TaskOptions) -> HarnessTask:
     definition = load_definition(YAML, SHOTS, {"test": wanted})
     shots = "".join(TEMPLATE.format(**example) for example in shipped_examples(YAML, SHOTS))
     made = [
-        Item(f"{name}/{number}", f"{shots}Problem:\n{document['problem']}\n\nSolution:", document["answer"], dict(document))
-        for number, document in enumerate(definition.test_docs())
+        Item(f"{name}/{number}", f"{shots}Problem:\n{document['problem']}\n\nSolution:", document["answer"], document)
+        for number, document in enumerate(documents_of(definition))
     ]
     split = "test"
     if options.split != "test":

@@ -34,9 +34,7 @@ class StrategyQA:
     protocol: str = "paper"
 
     def grade(self, items: Sequence[Item], texts: Sequence[str]) -> list[Grades]:
-        return [
-            {"accuracy": answer_of(trim(text, self.stop)[0]) == item.gold} for item, text in zip(items, texts, strict=True)
-        ]
+        return [{"accuracy": answer_of(trim(text, self.stop)[0]) == item.gold} for item, text in zip(items, texts, strict=True)]
 
     def ceiling(self) -> None:
         return None
@@ -117,5 +115,7 @@ def _example(path: Path, place: int, record: Any) -> str:
         if not isinstance(value, str) or not value.strip():
             raise ValueError(f"--exemplars {path}: example {place + 1} has no text {field!r}; each needs {', '.join(FIELDS)}")
     if record["answer"] not in ("yes", "no"):
-        raise ValueError(f"--exemplars {path}: example {place + 1} has the answer {record['answer']!r}; it must be 'yes' or 'no'")
+        raise ValueError(
+            f"--exemplars {path}: example {place + 1} has the answer {record['answer']!r}; it must be 'yes' or 'no'"
+        )
     return TEMPLATE.format(**{field: record[field] for field in FIELDS})
