@@ -165,13 +165,15 @@ def known_reading(task: str, metric: str) -> tuple[str, str]:
 
 
 def main(family: Family, method: str, task: str, metric: str) -> float | None:
-    """Table 2."""
-    return _MAIN[family][method][READINGS.index(known_reading(task, metric))]
+    """Table 2; None for a method that it does not have."""
+    row = _MAIN[family].get(method)
+    return None if row is None else row[READINGS.index(known_reading(task, metric))]
 
 
-def speed(family: Family, method: str) -> float:
+def speed(family: Family, method: str) -> float | None:
     """Table 2, tokens per second relative to greedy."""
-    return _MAIN[family][method][-1]
+    row = _MAIN[family].get(method)
+    return None if row is None else row[-1]
 
 
 def fixed(family: Family, task: str, metric: str) -> tuple[float, float]:
