@@ -161,6 +161,7 @@ def test_an_evaluation_is_graded_beside_its_ceiling(
     def not_again(*_: Any) -> Report:
         raise AssertionError("the reference solutions were run before")
 
+    assert task.found is not None
     known = ceiling("mbpp", [SWAP, broken], task.file.sha256, task.found.versions, not_again)
     assert known == made.results.ceiling
 

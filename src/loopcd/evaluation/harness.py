@@ -97,7 +97,7 @@ def read_yaml(yaml: str) -> dict[str, Any]:
 
 def shipped_examples(yaml: str, shots: int) -> list[dict[str, str]]:
     """The first worked examples that lm-eval ships with the task of that file."""
-    samples = read_yaml(yaml)["fewshot_config"]["samples"]
+    samples: Any = read_yaml(yaml)["fewshot_config"]["samples"]
     return list(samples() if callable(samples) else samples)[:shots]
 
 
