@@ -15,7 +15,7 @@ from loopcd.evaluation.data import log
 from loopcd.evaluation.engine import Engine, LocalEngine
 from loopcd.evaluation.evaluate import Announce, Evaluation, evaluate
 from loopcd.evaluation.plan import RunPlan, parse_seeds
-from loopcd.evaluation.registry import CODE_TASKS, TASKS, make_task
+from loopcd.evaluation.registry import CODE_TASKS, make_task
 from loopcd.evaluation.results import Results
 from loopcd.evaluation.runner import Report
 from loopcd.evaluation.specs import MethodSpec, parse_methods
@@ -131,9 +131,11 @@ class Session:
         if self.seeds is not None or self.temperature:
             raise ValueError("a sweep is run without seeds and temperature: choose the setting first, then run `loopcd eval`")
         methods = self.plan().methods
-        if self.task not in TASKS:
-            self.make_task()  # says which tasks there are
+        tasks: dict[Split, Task] = {}
+        splits: tuple[Split, ...] = ("test",) if paper_practice else ("tuning", "report")
+        for split in splits:  # before the weights are loaded: what is wrong with a task is then said at once
+            tasks[split] = self.make_task(split)
         engine = self.make_engine()
         loops = engine.num_loops or engine.model.num_loops
         grids = wanted_grids(methods, engine.model.config.model_type, loops, engine.model.has_initial_state)
-        return sweep(self.make_task, engine, grids, out, metric, paper_practice, report, announce)
+        return sweep(tasks.__getitem__, engine, grids, out, metric, paper_practice, report, announce)
