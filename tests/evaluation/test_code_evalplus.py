@@ -58,6 +58,7 @@ WRITTEN = {
     "with chatter after it": ("    return x + x\n\nI hope that helps!\nprint(double(3", "pass", "pass"),
     "with a fence": ("    return x + x\n```\nExplanation: it doubles.", "pass", "pass"),
     "right on the base tests only": ("    return abs(x) * 2\n", "pass", "fail"),
+    "right on the plus tests only": ("    return 2 * x if x not in (1, 2) else 0\n", "fail", "pass"),
     "wrong": ("    return x + 1\n", "fail", "fail"),
     "nothing": ("", "fail", "fail"),
     "no Python": ("    return x +\n", "fail", "fail"),
@@ -75,6 +76,8 @@ WRITTEN = {
         "fail",
     ),
 }
+# what is written after the prompt, without repeating it
+CONTINUED = ("\n    return x + x\n", "def double(x):\n    return x + x\n", "def other(x):\n    return x + x\n")
 
 
 def settings(**changes: Any) -> CodeSettings:
@@ -86,6 +89,7 @@ def settings(**changes: Any) -> CodeSettings:
 def graded() -> Report:
     """All of these in one run: it is EvalPlus's start that takes time. The last two are another problem's."""
     programs = [Program("HumanEval/9001", DOUBLE["prompt"] + text) for text, _, _ in WRITTEN.values()]
+    programs += [Program("HumanEval/9001", text, before=DOUBLE["prompt"]) for text in CONTINUED]
     programs += [
         Program("HumanEval/9002", HALF["prompt"] + text) for text in ("    return x * 0.5\n", "    return x * 0.50001\n")
     ]
@@ -99,6 +103,12 @@ def test_verdicts(graded: Report, number: int) -> None:
     if base:  # else it depends on the isolation how it ends
         assert (verdict.base, verdict.plus) == (base, plus)
     assert verdict.passed == (base == "pass", plus == "pass")
+
+
+def test_a_text_without_a_program_is_put_behind_the_problem(graded: Report) -> None:
+    """And one that holds a program of its own is not, whatever stands in it."""
+    found = graded.verdicts[len(WRITTEN) : len(WRITTEN) + len(CONTINUED)]
+    assert [verdict.passed for verdict in found] == [(True, True), (True, True), (False, False)]
 
 
 def test_tolerance_is_evalpluss(graded: Report) -> None:
@@ -122,7 +132,7 @@ class SwapEngine(FakeEngine):
     """Greedy writes the function as it should be, every other method a wrong one."""
 
     def complete(self, prompts: Sequence[str], method: Method, request: Request) -> list[Generation]:
-        text = f"\ndef swap(pair):\n    return pair{'[::-1]' if isinstance(method, Greedy) else ''}\n"
+        text = f"def swap(pair):\n    return pair{'[::-1]' if isinstance(method, Greedy) else ''}\n"
         return [Generation(text, [1], "stop", [4], 0, 0) for _ in prompts]
 
 
@@ -138,7 +148,7 @@ def test_an_evaluation_is_graded_beside_its_ceiling(
     made = evaluate(task, SwapEngine(), RunPlan(parse_methods("greedy,loopcd")), tmp_path / "run")
     assert [outcome.grades for outcome in made.outcomes] == [
         ({"base": True, "plus": True}, {"base": False, "plus": False}),
-        ({"base": False, "plus": False}, {"base": False, "plus": False}),
+        ({"base": False, "plus": True}, {"base": False, "plus": False}),  # the plus test is of a pair of equals
     ]
     found = json.loads((tmp_path / "run" / "results.json").read_text())
     assert found["ceiling"] == {"passed": {"base": 1, "plus": 1}, "total": 2, "failed": ["Mbpp/9004"]}
@@ -151,7 +161,8 @@ def test_an_evaluation_is_graded_beside_its_ceiling(
     def not_again(*_: Any) -> Report:
         raise AssertionError("the reference solutions were run before")
 
-    known = ceiling("mbpp", [SWAP, broken], task.file.sha256, task.versions, not_again)
+    assert task.found is not None
+    known = ceiling("mbpp", [SWAP, broken], task.file.sha256, task.found.versions, not_again)
     assert known == made.results.ceiling
 
 
@@ -160,7 +171,7 @@ def test_prompts_and_subsets(tmp_path: Path) -> None:
     task = code_tasks.make("humaneval", TaskOptions(data=data, limit=1, code=settings()))
     assert len(task.items) == 1
     item = task.items[0]
-    assert item.prompt == item.document["prompt"].strip() + "\n"
+    assert item.prompt == item.document["prompt"]
     assert task.question(item.prompt) == item.prompt.strip()
     json.dumps(task.describe())
 

@@ -166,3 +166,15 @@ def test_loading_says_nothing(folder: Path, capfd: pytest.CaptureFixture[str], c
 def test_a_name_finds_a_folder(folder: Path) -> None:
     assert find(folder) == find(str(folder)) == folder
     assert find(GOLDEN / "ouro_tiny") == GOLDEN / "ouro_tiny"
+
+
+def test_a_hub_model_can_be_had_without_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def download(name: str, allow_patterns: list[str]) -> str:
+        asked.append(allow_patterns)
+        return str(tmp_path)
+
+    monkeypatch.setattr("loopcd.models.loading.snapshot_download", download)
+    assert find("owner/name") == find("owner/name", weights=False) == tmp_path
+    assert "*.safetensors" in asked[0] and "*.safetensors" not in asked[1] and "*.json" in asked[1]

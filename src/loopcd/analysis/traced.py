@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import overload
 
 from loopcd.analysis.laboratory import GREEDY, Laboratory
+from loopcd.analysis.replacement import BEST
 from loopcd.decoding import LoopCD
 from loopcd.evaluation.runner import Progress
 from loopcd.evaluation.task import Split, Task
@@ -53,7 +54,7 @@ def greedy_traces(lab: Laboratory, name: str | None = None, split: Split = "test
         for item, ids, text, correct in zip(task.items, greedy.token_ids, greedy.texts, right, strict=True)
     ]
     with lab.opened(task) as store:
-        folder = store.folder / "traces" / f"greedy-amateur{lab.amateur}-strength{lab.strength:g}"
+        folder = store.folder / "traces" / f"greedy-amateur{lab.amateur}-strength{lab.strength:g}-top{BEST}"
         folder.mkdir(parents=True, exist_ok=True)
         return Traces(_parts(lab, task, items, folder))
 
@@ -85,6 +86,7 @@ def _write(lab: Laboratory, part: Sequence[Written], path: Path) -> None:
             amateur_loop=lab.amateur,
             strength=lab.strength,
             plausibility=LoopCD().plausibility,
+            top=BEST,  # what Table 1 draws from
             num_loops=engine.num_loops,
             batch_size=max(1, engine.batch_size // 4),  # a pass keeps every loop's readout of all tokens
         ):

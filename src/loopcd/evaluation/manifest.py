@@ -25,6 +25,7 @@ def make_manifest(task: Task, engine: Engine, plan: RunPlan) -> dict[str, Any]:
         "settings": {
             "task": {
                 "name": task.name,
+                "protocol": task.protocol,
                 "items": len(task.items),
                 "items_sha256": items_hash(task.items),
                 "metrics": list(task.metrics),

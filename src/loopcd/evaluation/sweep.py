@@ -46,11 +46,11 @@ class Sweep:
 
 
 def amateur_loops(model_type: str, loops: int) -> tuple[int, ...]:
-    """The paper's amateurs: 6, 8, 10 of Huginn's 32 loops, the first two of Ouro's four; elsewhere up to the first three."""
+    """The paper's amateurs: 6, 8, 10 of Huginn's 32 loops, 1, 2, 3 of Ouro's four; elsewhere up to the first three."""
     if loops == 32:
         return (6, 8, 10)
     if model_type == "ouro" and loops == 4:
-        return (1, 2)
+        return (1, 2, 3)
     return tuple(range(1, min(3, max(1, loops // 2)) + 1))
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 from loopcd.models import checkpoint
 from loopcd.models.loading import built_in, checked_dtype
@@ -57,6 +57,55 @@ def _empty(name: str) -> LoopedModel:
     if fields.get("model_type") not in FAMILIES:
         raise ValueError(f"{name} has model type {fields.get('model_type')!r}: looped models are {', '.join(FAMILIES)}")
     return empty_model(AutoConfig.from_pretrained(folder))
+
+
+# what makes a model the size that it was published in
+_SHAPE = {
+    "huginn_raven": (
+        "n_embd",
+        "n_heads",
+        "n_layers_in_prelude",
+        "n_layers_in_recurrent_block",
+        "n_layers_in_coda",
+        "mean_recurrence",
+        "intermediate_size",
+        "vocab_size",
+    ),
+    "ouro": (
+        "hidden_size",
+        "num_attention_heads",
+        "num_hidden_layers",
+        "total_ut_steps",
+        "intermediate_size",
+        "vocab_size",
+    ),
+}
+
+
+def published_as(name: str) -> str | None:
+    """The hub id of the public model that this is: by its name, or a folder's by the sizes in its configuration.
+
+    Models of equal sizes are told apart by the folder's path; where that says nothing it is the first of `PUBLIC`.
+    """
+    for public in PUBLIC:
+        if str(name).lower() == public.lower():
+            return public
+    folder = built_in().get(name, Path(name))
+    if not folder.is_dir():
+        return None
+    fields = checkpoint.read_config(folder)
+    shape = _SHAPE.get(str(fields.get("model_type")))
+    if shape is None:
+        return None
+    found = AutoConfig.from_pretrained(folder)
+    alike = [public for public in PUBLIC if _same_shape(found, PUBLIC[public](), shape)]
+    path = "/".join(folder.resolve().parts).lower()
+    named = [public for public in alike if public.rpartition("/")[2].lower() in path]
+    return max(named, key=len) if named else (alike or [None])[0]
+
+
+def _same_shape(one: PreTrainedConfig, other: PreTrainedConfig, shape: Sequence[str]) -> bool:
+    return one.model_type == other.model_type and all(getattr(one, field) == getattr(other, field) for field in shape)
 
 
 def _describe(name: str, model: LoopedModel, context: int, loops: int, dtype: torch.dtype) -> Description:

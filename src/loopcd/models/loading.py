@@ -17,7 +17,8 @@ from loopcd.models.presets import FAMILIES, PUBLIC
 from loopcd.models.stages import LoopedModel, checked_loops
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_WANTED = ["*.json", "*.safetensors", "tokenizer*", "*.model", "*.txt", "*.jinja"]
+_WEIGHTS = "*.safetensors"
+_WANTED = ["*.json", _WEIGHTS, "tokenizer*", "*.model", "*.txt", "*.jinja"]
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -53,7 +54,7 @@ def load(
         model.set_num_loops(num_loops)
     if compile:
         model.compile_loops()
-    return model.to(wanted_device).eval(), _tokenizer(folder)  # pyright: ignore[reportArgumentType]
+    return model.to(wanted_device).eval(), load_tokenizer(folder)  # pyright: ignore[reportArgumentType]
 
 
 def built_in() -> dict[str, Path]:
@@ -62,8 +63,8 @@ def built_in() -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(assets.glob("*/config.json"))}
 
 
-def find(name: str | Path) -> Path:
-    """The folder of a built-in model, of a local one, or of one downloaded from the hub."""
+def find(name: str | Path, weights: bool = True) -> Path:
+    """The folder of a built-in model, of a local one, or of one downloaded from the hub, without its weights if need be."""
     if str(name) in built_in():
         return built_in()[str(name)]
     if Path(name).is_dir():
@@ -74,7 +75,8 @@ def find(name: str | Path) -> Path:
     if not _HUB_ID.fullmatch(str(name)) or str(name).startswith("."):
         raise ValueError(f"there is no model {str(name)!r}: name one of {known}, a folder, or a hub id OWNER/NAME")
     try:
-        return Path(snapshot_download(str(name), allow_patterns=_WANTED))
+        wanted = [pattern for pattern in _WANTED if weights or pattern != _WEIGHTS]
+        return Path(snapshot_download(str(name), allow_patterns=wanted))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(
@@ -128,7 +130,8 @@ def _read(family: type[LoopedModel], folder: Path, dtype: torch.dtype | None, at
     return model
 
 
-def _tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
+    """The tokenizer of a model's folder, padding on the left; None where there is none."""
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         return None
     try:

@@ -46,11 +46,8 @@ def preset(model: LoopedModel, num_loops: int | None = None) -> Preset:
 
     Huginn-0125 (32 loops): amateur 8, strength 0.3: a quarter of the depth.
 
-    Ouro-1.4B (4 loops): the paper searches the amateur index in {0, 1} and fixes 1, with strength 0.2. It does not say
-    from what it counts. Huginn's indices count loops completed (8 of 32), and by that count 0 would be the embedding
-    before any loop, which has no readout. We therefore read Ouro's indices as positions in its list of loop outputs: 0
-    and 1 are one and two loops completed, and the fixed setting is amateur_loop=2. For the other reading pass
-    `amateur_loop=1`.
+    Ouro-1.4B (4 loops): the paper fixes the amateur's index 1, with strength 0.2. Its authors' code counts Ouro's indices
+    from 0 in the list of loop outputs (and Huginn's from 1), so index 1 is two loops completed: amateur_loop=2.
     """
     return preset_for(model.config.model_type, num_loops or model.num_loops)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loopcd.analysis import paper, statistics
+from loopcd.analysis import statistics
 from loopcd.analysis.elements.columns import accuracy, fraction, paper_heading, paper_percent, points, versus
 from loopcd.analysis.elements.element import Element
 from loopcd.analysis.intervals import rate
@@ -14,6 +14,7 @@ from loopcd.analysis.laboratory import GREEDY, Answers, Laboratory, Wanted
 from loopcd.analysis.result import Cell, Column, Estimate, Finding, Result, Table, Verdict, verdict_of
 from loopcd.analysis.scaling import GOOD_DEPTH, PAPER_LOOPS, amateur_sweep, sweep_note
 from loopcd.analysis.traced import greedy_traces
+from loopcd.evaluation import paper
 from loopcd.evaluation.specs import MethodSpec
 
 # -- Table 4

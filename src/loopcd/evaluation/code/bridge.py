@@ -50,10 +50,11 @@ class CodeSettings:
 
 @dataclass(frozen=True)
 class Program:
-    """A whole program as the model wrote it, prompt included, for one problem."""
+    """What the model wrote for one problem. `before` is put before it where EvalPlus finds no program in the text alone."""
 
     task_id: str
     text: str
+    before: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,8 @@ class Verdict:
 
     @property
     def passed(self) -> tuple[bool, bool]:
-        """(base, plus); plus counts only together with base."""
-        return self.base == "pass", self.base == self.plus == "pass"
+        """(base, plus), each by itself."""
+        return self.base == "pass", self.plus == "pass"
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ class _Shard:
             "weak": self.settings.weak,
             "limits": asdict(self.settings.limits),
         }
-        lines = [{"index": i, "task_id": programs[i].task_id, "program": programs[i].text} for i in chosen]
+        lines = [{"index": i, **asdict(programs[i])} for i in chosen]
         return _private(self.folder / f"requests-{self.number}.jsonl", [head, *lines])
 
 

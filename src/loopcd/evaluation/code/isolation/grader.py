@@ -44,7 +44,7 @@ def main() -> int:
     for line in sys.stdin:
         request = json.loads(line)
         problem = problems[request["task_id"]]
-        _say({"index": request["index"], **grade(settings["dataset"], problem, request["program"], level, limits)})
+        _say({"index": request["index"], **grade(settings["dataset"], problem, request, level, limits)})
     return 0
 
 
@@ -62,11 +62,11 @@ def describe(level: Limited, refused: list[str]) -> str:
     return f"{level.name} ({level.says}{user if level.name == 'namespaces' else ''}; {calls}){above}"
 
 
-def grade(dataset: str, problem: dict[str, Any], program: str, level: Limited, limits: Limits) -> dict[str, Any]:
+def grade(dataset: str, problem: dict[str, Any], asked: dict[str, Any], level: Limited, limits: Limits) -> dict[str, Any]:
     """EvalPlus's verdict on base and plus tests ("pass", "fail", "timeout"), or how the program's place was cleared."""
-    if len(program) > MOST_CHARACTERS:
+    if len(asked["text"]) > MOST_CHARACTERS:
         return {"base": "too long", "plus": "too long", "seconds": 0.0}
-    outcome = run(_checked(dataset, problem, program, limits), level, limits)
+    outcome = run(_checked(dataset, problem, asked["text"], asked["before"], limits), level, limits)
     ended = outcome.ended if outcome.ended != "finished" else f"died with {outcome.status}"
     verdict = {"base": ended, "plus": ended}
     if outcome.ended == "finished":
@@ -84,8 +84,8 @@ def _verdict(line: bytes) -> dict[str, str]:
     return {key: str(said[key])[:20] for key in ("base", "plus") if key in said} if isinstance(said, dict) else {}
 
 
-def _checked(dataset: str, problem: dict[str, Any], program: str, limits: Limits) -> Callable[[BinaryIO], None]:
-    from evalplus.eval import PASS, untrusted_check  # pyright: ignore[reportMissingImports]
+def _checked(dataset: str, problem: dict[str, Any], text: str, before: str, limits: Limits) -> Callable[[BinaryIO], None]:
+    from evalplus.eval import untrusted_check  # pyright: ignore[reportMissingImports]
     from evalplus.eval._special_oracle import MBPP_OUTPUT_NOT_NONE_TASKS  # pyright: ignore[reportMissingImports]
     from evalplus.eval.utils import time_limit  # pyright: ignore[reportMissingImports]
     from evalplus.gen.util import trusted_exec  # pyright: ignore[reportMissingImports]
@@ -97,7 +97,9 @@ def _checked(dataset: str, problem: dict[str, Any], program: str, limits: Limits
     def inside(answer: BinaryIO) -> None:
         os.environ["EVALPLUS_MAX_MEMORY_BYTES"] = str(limits.memory)
         with time_limit(SANITISE_SECONDS):
-            code = sanitize(program, entrypoint=name)
+            code = sanitize(text, entrypoint=name)
+            if not code.strip():  # the text goes on with the problem's own function
+                code = sanitize(before + text, entrypoint=name)
         for part in ("base", "plus"):
             inputs = problem[f"{part}_input"]
             reference = problem["prompt"] + problem["canonical_solution"]
@@ -106,9 +108,6 @@ def _checked(dataset: str, problem: dict[str, Any], program: str, limits: Limits
             status, _ = untrusted_check(dataset, code, inputs, name, expected, problem["atol"], seconds, fast_check=True)
             answer.write(json.dumps({part: status}).encode() + b"\n")
             answer.flush()
-            if status != PASS:  # plus counts only with base
-                answer.write(json.dumps({"plus": status}).encode() + b"\n")
-                return
 
     return inside
 
