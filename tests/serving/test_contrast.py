@@ -11,11 +11,11 @@ from torch import Tensor
 
 from loopcd.decoding import rules
 from loopcd.serving.vllm import contrast
-from loopcd.serving.vllm.contrast import Asked, Contrasts
+from loopcd.serving.vllm.contrast import Array, Asked, Contrasts
 from loopcd.serving.vllm.served import Setting
 
 CPU = torch.device("cpu")
-LONE, BOTH = [9.0, 0.0, 0.0, -9.0], [2.0, 1.9, -9.0, -9.0]  # logits with one plausible token, and with two
+LONE, BOTH = [9.0, 0.0, 0.0, -9.0], [2.0, 1.9, -8.0, -9.0]  # logits with one plausible token, and with two
 
 
 class Amateurs:
@@ -24,14 +24,17 @@ class Amateurs:
     def __init__(self, logits: Tensor) -> None:
         self.logits, self.calls = logits, []  # [rows, loops, vocab]
 
-    def amateur_logits(self, rows: Tensor, places: Tensor, tokens: Tensor | None = None) -> Tensor:
-        self.calls.append((rows.tolist(), None if tokens is None else tokens.tolist()))
-        found = self.logits[rows, places]
-        return found if tokens is None else found[:, tokens]
+    def amateur_logits(self, rows: Tensor, places: Tensor) -> Tensor:
+        self.calls.append((rows.tolist(), None))
+        return self.logits[rows, places]
+
+    def token_logits(self, rows: Array, places: Array, tokens: Array) -> Array:
+        self.calls.append((rows.tolist(), tokens.tolist()))
+        return self.logits.numpy()[rows, places, tokens]
 
 
 def plan(asked: list[Asked | None]) -> Contrasts:
-    made = Contrasts.of(asked, (1, 3), CPU)
+    made = Contrasts.of(asked, (1, 3))
     assert made is not None
     return made
 
@@ -42,9 +45,9 @@ def test_only_contested_rows_that_asked_reach_the_head_and_there_only_plausible_
     asked = Asked(Setting(1, 0.5), bare=True)
     found = logits.clone()
     contrast.lazily(found, plan([None, asked, asked, None]), amateurs)
-    assert amateurs.calls == [([2], [0, 1])]
+    assert amateurs.calls == [([2, 2], [0, 1])]
     assert found[[0, 1, 3]].equal(logits[[0, 1, 3]])
-    assert found[2].argmax() == 1 and found[2, 2:].tolist() == [rules.IMPOSSIBLE] * 2
+    assert found[2].argmax() == 1
 
 
 def test_where_nothing_is_contested_no_head_is_applied() -> None:
@@ -63,12 +66,12 @@ def test_what_comes_after_an_argmax_is_kept_to_the_plausible_tokens() -> None:
 
 
 def test_many_plausible_tokens_take_the_whole_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contrast, "FEW", 1)
+    monkeypatch.setattr(contrast, "MANY", 1)
     amateurs = Amateurs(torch.randn(1, 2, 4))
     found, wanted = torch.tensor([BOTH]), torch.tensor([BOTH])
     asked = plan([Asked(Setting(3, 0.5))])
     contrast.lazily(found, asked, amateurs)
-    contrast.densely(wanted, asked, amateurs)
+    contrast.densely(wanted, asked.on(CPU), amateurs)
     assert amateurs.calls == [([0], None), ([0], None)]
     torch.testing.assert_close(found, wanted)
 
@@ -81,12 +84,12 @@ rows = st.lists(st.none() | st.builds(Asked, settings, st.booleans()), min_size=
 def test_the_lazy_form_is_the_dense_one(asked: list[Any], seed: int, banned: int) -> None:
     """In every row that is contrasted; a bare row with one plausible token keeps its best token."""
     generator = torch.Generator().manual_seed(seed)
-    logits = 4 * torch.randn(len(asked), 10, generator=generator)
+    logits = 4 * torch.randn(len(asked), 20, generator=generator)
     logits[:, :banned] = rules.IMPOSSIBLE
     logits[0, :] = rules.IMPOSSIBLE if seed % 3 == 0 else logits[0]  # nothing at all is allowed
-    amateurs = Amateurs(torch.randn(len(asked), 2, 10, generator=generator))
+    amateurs = Amateurs(torch.randn(len(asked), 2, 20, generator=generator))
     dense, masked, bare = logits.clone(), logits.clone(), logits.clone()
-    contrast.densely(dense, plan(asked), amateurs)
+    contrast.densely(dense, plan(asked).on(CPU), amateurs)
     contrast.lazily(masked, plan([each and replace(each, bare=False) for each in asked]), amateurs)
     contrast.lazily(bare, plan(asked), amateurs)
     torch.testing.assert_close(masked, dense)

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 from weakref import WeakValueDictionary
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from vllm.platforms import current_platform
 from vllm.sequence import IntermediateTensors
 
 from loopcd.models.layers import RotaryTable
+from loopcd.serving.vllm.contrast import Array
 from loopcd.serving.vllm.served import Served, read_served
 from loopcd.serving.vllm.start_up import check_version
 
@@ -191,23 +193,29 @@ class LoopedForCausalLM(nn.Module):
         self.readouts = hidden_states[:, width:].unflatten(1, (-1, width))
         return self.logits_processor(self.lm_head, hidden_states[:, :width].contiguous())
 
-    def amateur_logits(self, rows: Tensor, places: Tensor, tokens: Tensor | None = None) -> Tensor:
-        """[n, vocab], or of the given tokens: in row rows[i], the model stopped at the loop carried[places[i]].
+    def amateur_logits(self, rows: Tensor, places: Tensor) -> Tensor:
+        """[n, vocab]: in row rows[i], the model stopped at the loop carried[places[i]].
 
-        Every tensor-parallel rank calls it with the same rows.
+        Every tensor-parallel rank calls this and `token_logits` with the same rows.
         """
         assert self.readouts is not None
-        hidden = self.readouts[rows, places]  # [n, width]
-        if tokens is None:
-            return self.logits_processor(self.lm_head, hidden)
-        if self._has_all_rows_of_the_head:
-            return F.linear(hidden, self.lm_head.weight[tokens])
-        return self.logits_processor(self.lm_head, hidden)[:, tokens]
+        return self.logits_processor(self.lm_head, self.readouts[rows, places])
+
+    def token_logits(self, rows: Array, places: Array, tokens: Array) -> Array:
+        """[n]: of the token tokens[i] there; on a CPU."""
+        assert self.readouts is not None
+        head = self._whole_head
+        if head is None:  # this rank has a part of it, or it is quantised
+            at = torch.from_numpy(tokens)[:, None]
+            return self.amateur_logits(torch.from_numpy(rows), torch.from_numpy(places)).gather(1, at)[:, 0].float().numpy()
+        if self.readouts.dtype == torch.float32:
+            return np.einsum("nw,nw->n", self.readouts.numpy()[rows, places], head.numpy()[tokens])
+        return (self.readouts[rows, places].float() * head[tokens]).sum(dim=1).numpy()
 
     @cached_property
-    def _has_all_rows_of_the_head(self) -> bool:
+    def _whole_head(self) -> Tensor | None:
         whole = get_tensor_model_parallel_world_size() == 1
-        return whole and type(self.lm_head.quant_method) is UnquantizedEmbeddingMethod
+        return self.lm_head.weight.detach() if whole and type(self.lm_head.quant_method) is UnquantizedEmbeddingMethod else None
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         mapper = WeightsMapper(orig_to_new_prefix=dict.fromkeys(self.ignored), orig_to_new_stacked=self.stacked)

@@ -6,14 +6,18 @@ the rows' slots at every step. Which of the two is used depends on the device; V
 
 # pyright: reportMissingImports=false
 
+from collections.abc import Sequence
+from importlib.metadata import entry_points
 from typing import Any
 
+import torch
 from torch import Tensor
+from vllm.v1.sample.logits_processor import LOGITSPROCS_GROUP
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from vllm.v1.sample.logits_processor.interface import LogitsProcessor as RowProcessor
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as SlotProcessor
 
-from loopcd.serving.vllm.contrast import Asked, Contrasts, contrast
+from loopcd.serving.vllm.contrast import Asked, Contrasts, Settings, densely, lazily
 from loopcd.serving.vllm.layers import LoopedForCausalLM, model_of
 from loopcd.serving.vllm.served import SWITCH, read_served
 from loopcd.serving.vllm.start_up import latest
@@ -32,8 +36,8 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
         self._vllm_config = vllm_config
         self._model: LoopedForCausalLM | None = None
         self.asked: dict[int, Asked] = {}  # by row (V1) or by slot (V2)
-        self._raw = not str(vllm_config.model_config.logprobs_mode).startswith("processed")
-        self._planned: tuple[tuple[int, ...], Contrasts | None] | None = None
+        self._last = _is_last(vllm_config.model_config)
+        self._planned: tuple[Sequence[int], Contrasts | Settings | None] | None = None
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -73,7 +77,7 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
             return None
         # V1 applies penalties after this processor: they must not bring in what is implausible
         untouched = params.presence_penalty == params.frequency_penalty == 0 and params.repetition_penalty == 1
-        return Asked(setting, self._raw and untouched and params.temperature < GREEDY, resumed)
+        return Asked(setting, self._last and untouched and params.temperature < GREEDY, resumed)
 
     # -- logits -------------------------------------------------------------------------------------------------------
 
@@ -81,13 +85,19 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
         if not self.asked:
             return logits
         # without speculative decoding, which is refused, each request has one row
-        owners = tuple(range(len(logits))) if ctx is None else tuple(ctx.idx_mapping_np.tolist())
+        owners = range(len(logits)) if ctx is None else tuple(ctx.idx_mapping_np.tolist())
         if self._planned is None or self._planned[0] != owners:
-            rows = [self.asked.get(owner) for owner in owners]
-            self._planned = owners, Contrasts.of(rows, self._looped().carried, logits.device)
-        if self._planned[1] is not None:
-            contrast(logits, self._planned[1], self._looped())
+            self._planned = owners, self._plan(owners, logits.device)
+        plan = self._planned[1]
+        if isinstance(plan, Settings):
+            densely(logits, plan, self._looped())
+        elif plan is not None:
+            lazily(logits, plan, self._looped())
         return logits
+
+    def _plan(self, owners: Sequence[int], device: torch.device) -> Contrasts | Settings | None:
+        plan = Contrasts.of([self.asked.get(owner) for owner in owners], self._looped().carried)
+        return plan if plan is None or device.type == "cpu" else plan.on(device)
 
     def _looped(self) -> LoopedForCausalLM:
         if self._model is None:  # V1 makes its processors before the model
@@ -95,3 +105,9 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
         if self._model is None:
             raise RuntimeError("the looped model of this engine was not found in this process")
         return self._model
+
+
+def _is_last(model_config: Any) -> bool:
+    """Whether nobody looks at the logits after this processor, but for penalties and the sampler."""
+    others = len(entry_points(group=LOGITSPROCS_GROUP)) > 1 or bool(model_config.logits_processors)
+    return not others and not str(model_config.logprobs_mode).startswith("processed")
