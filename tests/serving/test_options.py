@@ -17,9 +17,18 @@ def folder(tmp_path: Path) -> str:
     return str(save_model(tmp_path / "model", tiny_huginn()))
 
 
-def test_only_what_was_asked_for_is_handed_to_vllm(folder: str) -> None:
+def test_only_what_was_asked_for_is_handed_to_vllm(folder: str, tmp_path: Path) -> None:
+    ouro = str(save_model(tmp_path / "ouro", tiny_ouro()))
+    arguments = EngineOptions(ouro).resolve().arguments(cpu=False)
+    assert arguments == {"model": ouro, "served_model_name": ouro, "dtype": "float32"}
+    plain = EngineOptions(folder, amateur_loops=()).resolve().arguments(cpu=False)
+    assert set(plain) == {"model", "served_model_name", "dtype", "additional_config"}
+
+
+def test_prompts_are_read_whole_where_an_amateur_reads_them_through_a_coda(folder: str) -> None:
     arguments = EngineOptions(folder).resolve().arguments(cpu=False)
-    assert arguments == {"model": folder, "served_model_name": folder, "dtype": "float32"}
+    assert arguments["enable_prefix_caching"] is arguments["enable_chunked_prefill"] is False
+    assert as_flags(arguments)[-2:] == ["--no-enable-prefix-caching", "--no-enable-chunked-prefill"]
 
 
 def test_everything_that_was_asked_for_is_handed_to_vllm(folder: str) -> None:
@@ -45,6 +54,8 @@ def test_everything_that_was_asked_for_is_handed_to_vllm(folder: str) -> None:
         "hf_overrides": {"mean_recurrence": 3},
         "tensor_parallel_size": 2,
         "data_parallel_size": 3,
+        "enable_prefix_caching": False,
+        "enable_chunked_prefill": False,
     }
     flags = as_flags({"enforce_eager": True, **arguments})
     assert flags[:2] == ["--enforce-eager", "--model"]

@@ -101,7 +101,7 @@ class VLLMEngine:
         """What a request has to say to be decoded by this method."""
         refused = [name for name in ("exit", "draft") if getattr(method, name) is not None]
         if isinstance(method, LoopCD):
-            refused += [name for name, own in (("coda", "own"), ("where", "all")) if getattr(method, name) != own]
+            refused += [name for name, own in (("coda", "shared"), ("where", "all")) if getattr(method, name) != own]
         if refused or not isinstance(method, Greedy | LoopCD):
             what = f"{type(method).__name__} with {refused[0]}" if refused else type(method).__name__
             raise ValueError(f"--engine vllm has greedy and loopcd, without exit, draft, coda and where; not {what}")

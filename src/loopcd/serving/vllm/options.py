@@ -84,6 +84,9 @@ class Engine:
             found["tensor_parallel_size"] = options.tensor_parallel
         if options.data_parallel > 1:
             found["data_parallel_size"] = options.data_parallel
+        if self.served.amateur_loops and not empty_model(self.config).pointwise_readout:
+            # a prompt is read whole, so that its amateur sees it by its own coda entries
+            found |= {"enable_prefix_caching": False, "enable_chunked_prefill": False}
         if cpu:
             free = free_bytes("cpu")
             found["kv_cache_memory_bytes"] = CPU_CACHE if free is None else min(CPU_CACHE, free // (4 * options.data_parallel))
