@@ -97,8 +97,8 @@ def read_yaml(yaml: str) -> dict[str, Any]:
 
 def shipped_examples(yaml: str, shots: int) -> list[dict[str, str]]:
     """The first worked examples that lm-eval ships with the task of that file."""
-    samples: Any = read_yaml(yaml)["fewshot_config"]["samples"]
-    return list(samples() if callable(samples) else samples)[:shots]
+    samples: Any = read_yaml(yaml)["fewshot_config"]["samples"]  # a list, or a function that gives it
+    return samples[:shots] if isinstance(samples, list) else samples()[:shots]
 
 
 def load_definition(yaml: str, shots: int, splits: Mapping[str, Records]) -> Any:
