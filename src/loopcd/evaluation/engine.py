@@ -33,6 +33,7 @@ class Request:
     seed: int | None = None
     temperature: float = 0.0
     top_p: float = 1.0
+    interrupt: Callable[[], None] | None = None  # asked after every token; what it raises ends the batch
 
 
 class Engine(Protocol):
@@ -150,6 +151,7 @@ class LocalEngine:
                 batch_size=len(prompts),
                 num_loops=self.num_loops,
                 numbers=request.numbers,
+                interrupt=request.interrupt,
             )
 
 

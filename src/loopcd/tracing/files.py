@@ -19,7 +19,8 @@ from loopcd.tracing.trace import LoopTrace, starts_of
 from loopcd.tracing.writing import open_plain
 
 VERSION = 1
-LARGEST = 512_000_000  # bytes of one trace, unpacked
+LARGEST = 256_000_000  # bytes of one trace, unpacked
+LARGEST_FACTS = 16_000_000  # of these, what is said in words: JSON takes many times its size when it is read
 DEEPEST = 20  # lists and objects within each other in `extra`
 _TOKENS = ("token_ids", "winner", "unconstrained", "plausible_count", "exit_loop")  # stacked as int32 [5, n]
 _LOOPS = ("logit", "runner_up", "log_norm", "entropy", "change")  # stacked as float32 [5, n, L]
@@ -85,6 +86,11 @@ class TraceFile(Sequence[LoopTrace]):
     def __len__(self) -> int:
         return len(self._numbers)
 
+    @property
+    def unpacked(self) -> int:
+        """Bytes of all traces."""
+        return sum(member.file_size for member in self._file.infolist())
+
     @overload
     def __getitem__(self, index: int) -> LoopTrace: ...
     @overload
@@ -107,9 +113,9 @@ class TraceFile(Sequence[LoopTrace]):
         members = [self._file.getinfo(name) for name in names]
         if any(each.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for each in members):
             raise ValueError("packed in another way than numpy packs")
-        size = sum(each.file_size for each in members)
-        if size > LARGEST:
-            raise ValueError(f"unpacked it takes {size / 1e6:.0f} MB: at most {LARGEST / 1e6:g}")
+        for size, most in ((members[0].file_size, LARGEST_FACTS), (sum(each.file_size for each in members), LARGEST)):
+            if size > most:
+                raise ValueError(f"unpacked it is larger than {most / 1e6:g} MB")
 
     def _array(self, name: str) -> np.ndarray:
         """No more is unpacked than the member says: asked for all of it, zipfile would unpack first and count then."""

@@ -40,7 +40,7 @@ class Extent:
 def measure_figures(folder: str | Path, extent: Extent | None = None, quiet: bool = False) -> dict[str, Any]:
     """Measure what is missing in the model folder's `figures.json`, on the variant that it was trained on and related ones."""
     model, tokenizer = load(folder)
-    variant = json.loads((Path(folder) / "training.json").read_text())["recipe"]["text"]["variant"]
+    variant = read_record(Path(folder) / "training.json")["recipe"]["text"]["variant"]
     if tokenizer is None:
         raise ValueError(f"folder {folder} holds no tokenizer")
     extent = extent or Extent()
