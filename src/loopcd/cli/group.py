@@ -81,6 +81,6 @@ def print_tables(*parts: Any) -> None:
     """Rich tables and texts on standard output."""
     from rich.console import Console
 
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = Console(width=None if sys.stdout.isatty() else 160, markup=False)  # names of folders may hold brackets
     for part in parts:
         console.print(part)
