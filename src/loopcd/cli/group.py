@@ -50,6 +50,8 @@ def _told(error: Exception) -> Failed:
     """The error as a sentence."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return Failed(f"{error.filename}: {error.strerror}")
+    if isinstance(error, UnicodeEncodeError):
+        return Failed(f"an argument holds what is no text in UTF-8: {error.object[error.start : error.end]!r}")
     if isinstance(error, ValueError | MemoryError | OSError | ImportError):
         return Failed(str(error) or type(error).__name__)
     if type(error).__name__ == "OutOfMemoryError":  # torch's, which need not be imported to look for it
