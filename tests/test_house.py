@@ -273,10 +273,25 @@ def test_every_dependency_is_pinned() -> None:
     assert pinned["torch"] == "2.13.0"
     project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    wanted = [Requirement(text) for text in [*project["dependencies"], *extras["dev"], *extras["plots"], *extras["lens"]]]
+    named = [*project["dependencies"], *(text for extra in ("dev", "eval", "plots", "lens") for text in extras[extra])]
+    wanted = [Requirement(text) for text in named]
     excluded = [str(need) for need in wanted if not need.specifier.contains(pinned[canonicalize_name(need.name)])]
     assert excluded == []
     assert sorted(installed_closure(wanted) - set(pinned)) == []
+    assert [name for name in made_variable("evalplus") if canonicalize_name(name) not in pinned] == []
+
+
+def test_what_reads_pickles_is_not_kept() -> None:
+    """sqlitedict comes with lm-eval, for a cache that `loopcd lm-eval` refuses."""
+    assert made_variable("unneeded") == ["sqlitedict"]
+    assert "pip uninstall -qq -y $(unneeded)" in (REPO / "Makefile").read_text(encoding="utf-8")
+
+
+def made_variable(name: str) -> list[str]:
+    """The words of a variable of the Makefile."""
+    found = re.search(rf"^{name} = (.*)$", (REPO / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert found is not None
+    return found[1].split()
 
 
 def read_pins(path: Path) -> dict[str, str]:

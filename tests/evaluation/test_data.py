@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import datasets
+import datasets.config
 import huggingface_hub
 import pytest
 

@@ -34,7 +34,7 @@ KNOWN = {
 
 
 # what the tasks read of each record, by the beginning of the file's name
-_PROGRAM = dict.fromkeys(("task_id", "prompt", "entry_point", "canonical_solution"), str)
+_PROGRAM: dict[str, type] = dict.fromkeys(("task_id", "prompt", "entry_point", "canonical_solution"), str)
 FIELDS: dict[str, dict[str, type]] = {
     "gsm8k": {"question": str, "answer": str},
     "math500": {"problem": str, "solution": str},
