@@ -2,13 +2,15 @@
 
 import http.client
 import json
+import signal
 import socket
 import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +23,7 @@ from loopcd.evaluation.engine import LocalEngine
 from loopcd.evaluation.registry import make_task
 from loopcd.evaluation.task import TaskOptions
 from loopcd.lens import guard, server
+from loopcd.lens.serve import prepare
 from loopcd.lens.server import Viewer
 from loopcd.tracing import LoopTrace, TraceWriter
 
@@ -258,7 +261,7 @@ THINKING = {"name": "selfeval", "settings": {"candidates": 16}}
 
 
 @contextmanager
-def thinking(ask: Client, monkeypatch: pytest.MonkeyPatch, path: str) -> Iterator[None]:
+def thinking(ask: Client, monkeypatch: pytest.MonkeyPatch, path: str) -> Iterator[http.client.HTTPConnection]:
     """While the model is at work for a request whose answer has not begun; the connection is closed at the end."""
     WORKING.clear()
     connection = http.client.HTTPConnection(ask.host, timeout=60)
@@ -269,7 +272,7 @@ def thinking(ask: Client, monkeypatch: pytest.MonkeyPatch, path: str) -> Iterato
         headers = {"X-Lens-Token": ask.token, "Content-Type": "application/json"}
         connection.request("POST", path, json.dumps(asked(right=THINKING)), headers)
         assert WORKING.wait(60)
-    yield
+    yield connection
     connection.close()
 
 
@@ -287,6 +290,19 @@ def test_the_server_ends_while_the_model_thinks(viewer: Viewer, monkeypatch: pyt
     with serving(viewer) as address:
         later.enter_context(thinking(Client(address), monkeypatch, "/api/generate"))
     later.close()
+
+
+def test_an_interrupt_ends_what_the_model_is_at(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer just ends: nothing has to be cancelled, and no traceback is left on the terminal."""
+    own = replace(viewer, ending=Event())
+    server, listener, address = prepare(own)
+    thread = Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    with thinking(Client(address), monkeypatch, "/api/generate") as connection:
+        server.handle_exit(signal.SIGTERM, None)
+        assert connection.getresponse().read() == b""
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def test_the_search_keeps_problems_on_which_the_texts_differ(ask: Client) -> None:

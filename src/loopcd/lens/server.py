@@ -47,6 +47,7 @@ class Viewer:
     max_new_tokens: int = 112
     limit: int = 100  # examples taken of a file
     files: Iterator[int] = field(default_factory=lambda: count(1))
+    ending: Event = field(default_factory=Event)  # set when the server is to end: all work stops
 
     def page_data(self) -> dict[str, Any]:
         return {
@@ -118,28 +119,32 @@ class Viewer:
 
 
 class Stopped(Exception):
-    """Whoever asked has gone."""
+    """Whoever asked has gone, or the server ends."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """Events in the making, by one thread at a time; `gone` tells it that nobody waits for them any more."""
+    """Events in the making, by one thread at a time, until there are no more or one of `ends` says that nobody waits."""
 
     events: Events
-    gone: Event
+    ends: tuple[Event, ...]
     busy: Lock = field(default_factory=Lock)
 
     def next(self) -> dict[str, Any] | None:
         with self.busy:
-            return None if self.gone.is_set() else next(self.events, None)
+            try:
+                _stop_if(*self.ends)
+                return next(self.events, None)
+            except Stopped:
+                return None
 
     def end(self) -> None:
         with self.busy:
             self.events.close()
 
 
-def _stop_if(gone: Event) -> None:
-    if gone.is_set():
+def _stop_if(*ends: Event) -> None:
+    if any(end.is_set() for end in ends):
         raise Stopped
 
 
@@ -173,12 +178,12 @@ def application(viewer: Viewer, port: int, token: str) -> Guard:
             if not isinstance(asked, dict):
                 raise ValueError("the request is not an object")
             gone = Event()
-            work = Work(make(asked, lambda: _stop_if(gone)), gone)
-            return StreamingResponse(lines(work), media_type="application/x-ndjson")
+            work = Work(make(asked, lambda: _stop_if(gone, viewer.ending)), (gone, viewer.ending))
+            return StreamingResponse(lines(work, gone), media_type="application/x-ndjson")
 
         return answer
 
-    async def lines(work: Work) -> AsyncIterator[bytes]:
+    async def lines(work: Work, gone: Event) -> AsyncIterator[bytes]:
         async with free:  # a reader who starts something new has stopped what ran before
             try:
                 while (event := await to_thread.run_sync(work.next, abandon_on_cancel=True)) is not None:
@@ -186,7 +191,7 @@ def application(viewer: Viewer, port: int, token: str) -> Guard:
             except Exception as error:  # whatever it is, the page says it and the next request is answered
                 yield json.dumps({"event": "error", "message": str(error) or type(error).__name__}).encode() + b"\n"
             finally:
-                work.gone.set()
+                gone.set()
                 with CancelScope(shield=True):  # the model is free when the token at hand is finished
                     await to_thread.run_sync(work.end)
 
