@@ -55,7 +55,7 @@ DEVICES = [
     "",
 ]
 DTYPES = ["float32", "bfloat16", "float16", "torch.float32", "int8", "float8_e4m3fn", "__class__", ""]
-METHODS = ["greedy", "loopcd", "noisecd", "mti", "selfeval", "loopcd"]
+METHODS = ["greedy", "loopcd", "noisecd", "mti", "selfeval", "loopguidance", "loopcd"]
 SPECS = [
     "greedy",
     "loopcd:strength=0.1",
@@ -167,6 +167,7 @@ class Liar:
             "noisecd": {"--noise": REAL, "--strength": REAL},
             "mti": {"--entropy-threshold": REAL, "--guidance": [*REAL, "-1e300"], "--negative-prompt": PROMPTS},
             "selfeval": {"--candidates": SMALL},
+            "loopguidance": {"--early-loop": [*SMALL, HUGE], "--weight": REAL},
         }
         own["loopcd"] |= {"--coda": ["own", "shared"], "--plausibility": REAL}
         own["mti"] |= {"--plausibility": REAL}
