@@ -182,7 +182,7 @@ class Laboratory:
         settings["methods"] = {name: plain(kind()) for name, kind in KINDS.items()}
         settings["methods"]["loopcd"] = self.engine.settings(LoopCD())
         folder = self.cache / default_folder(manifest).name
-        with open_store(folder) as store:
+        with open_store(folder, self.cache) as store:
             begin(store, manifest)
             yield store
 

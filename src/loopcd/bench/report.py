@@ -10,6 +10,7 @@ from loopcd.bench.paper import ACCEPTANCES, CONTEXT, GPUS, Outlook, outlooks
 from loopcd.bench.plot import draw
 from loopcd.bench.tables import Table, percent, tables
 from loopcd.decoding.rounds import NEAR
+from loopcd.tracing.writing import write_whole
 
 _HEAD = """# Performance
 
@@ -99,8 +100,7 @@ def write_report(run: Mapping[str, Any], path: Path) -> list[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     views = outlooks()
     draw(run, views, picture)
-    path.write_text(page(run, views, picture.name), encoding="utf-8")
-    return [path, picture]
+    return [write_whole(path, page(run, views, picture.name)), picture]
 
 
 def page(run: Mapping[str, Any], views: Mapping[str, Outlook], plot: str) -> str:

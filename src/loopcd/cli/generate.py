@@ -120,7 +120,7 @@ def _prompt_of(line: str, place: str) -> str:
         return line
     try:
         value = json.loads(line)
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, RecursionError):
         return line  # a text that happens to begin with a brace
     if not isinstance(value, dict) or not isinstance(value.get("prompt"), str):
         raise ValueError(f"{place}: a JSON object needs a text in its field `prompt`")

@@ -55,6 +55,7 @@ def reproduce(element: str, out: Path | None, cache: Path | None, tuned: bool | 
     from loopcd.evaluation.engine import LocalEngine
     from loopcd.evaluation.progress import shown
     from loopcd.evaluation.session import Session
+    from loopcd.tracing.writing import own_folder
 
     elements(element)  # a name that is not known is refused before anything is loaded
     session = Session(**options)
@@ -63,7 +64,7 @@ def reproduce(element: str, out: Path | None, cache: Path | None, tuned: bool | 
     session.make_task()
     engine = LocalEngine.load(session.model, session.dtype, session.device, session.num_loops, session.batch_size)
     with shown(f"{element}, {session.task}, {session.model}") as report:
-        lab = Laboratory(session, engine, cache or folder / "cache", Tally(report), tuned)
+        lab = Laboratory(session, engine, cache or own_folder(folder / "cache", folder), Tally(report), tuned)
         made = run(element, lab, folder, lambda name: command_line(name, options, tuned))
     if as_json:
         click.echo(json.dumps({"report": str(made.report), "elements": summary(made.pages), "settings": lab.settings()}))

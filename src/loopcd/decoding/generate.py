@@ -12,7 +12,7 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 from loopcd.decoding import checks
 from loopcd.decoding.loop import Job, Rows, Sampling
 from loopcd.decoding.methods import Greedy, Method
-from loopcd.decoding.texts import StopTexts, TextPieces, pad_left, trim
+from loopcd.decoding.texts import Interruptible, StopTexts, TextPieces, pad_left, trim
 from loopcd.models.stages import LoopedModel
 
 Prompt = str | Sequence[int]
@@ -168,11 +168,13 @@ def generate(
     num_loops: int | None = None,
     numbers: Sequence[int] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    interrupt: Callable[[], None] | None = None,
 ) -> Any:
     """Continue a prompt (a Generation), or each of a list of prompts (a list of them), by the method.
 
     Prompts of like length run together, `batch_size` at a time; neither that nor their order changes what is made of one.
     `init_seed=None` is Huginn's zero initial state, an integer draws it. `progress` is called with (done, all).
+    `interrupt` is called after every token of every candidate; what it raises ends the generation.
     What is drawn for a prompt follows from `seed` and its number: its place in the call, unless `numbers` gives others.
     `trace` is a function that gets each batch and gives its traces. `loopcd.generate` takes True instead (each Generation gets
     a LoopTrace), or a TraceWriter, to which the traces of each batch then go.
@@ -190,7 +192,10 @@ def generate(
         raise ValueError(f"numbers has {len(own)} entries for {len(encoded)} prompts: one a prompt")
     made: dict[int, Generation] = {}
     for batch in _batches(encoded, batch_size, request):
-        rows = method.rows(request.job([encoded[i] for i in batch], [own[i] for i in batch]))
+        job = request.job([encoded[i] for i in batch], [own[i] for i in batch])
+        if interrupt is not None:
+            job.stopping.append(Interruptible(interrupt))
+        rows = method.rows(job)
         texts = [request.generation(rows, row) for row in range(len(batch))]
         if trace is not None:
             seeds = rows.init_seeds or [init_seed] * len(batch)

@@ -33,6 +33,7 @@ class Request:
     seed: int | None = None
     temperature: float = 0.0
     top_p: float = 1.0
+    interrupt: Callable[[], None] | None = None  # asked after every token; what it raises ends the batch
 
 
 class Engine(Protocol):
@@ -150,6 +151,7 @@ class LocalEngine:
                 batch_size=len(prompts),
                 num_loops=self.num_loops,
                 numbers=request.numbers,
+                interrupt=request.interrupt,
             )
 
 
@@ -183,7 +185,7 @@ def plain(settings: Any) -> Any:
 def weights_hash(folder: Path) -> dict[str, str]:
     """A fingerprint of the weights, the configuration and the tokenizer."""
     patterns = ("*.safetensors", "config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json")
-    files = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
+    files = [path for pattern in patterns for path in sorted(folder.glob(pattern)) if path.is_file()]
     whole = sum(path.stat().st_size for path in files) <= HASHED_WHOLE
     digest = sha256()
     for path in files:

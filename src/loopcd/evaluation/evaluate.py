@@ -46,15 +46,16 @@ def evaluate(
     report: Report | None = None,
     announce: Announce | None = None,
     remark: str = "",
+    inside: Path | None = None,
 ) -> Evaluation:
     """Run what is missing in the folder, then write results.json, .md, .csv and throughput.json there.
 
     `announce` is handed the manifest before anything is run. `remark` is a sentence that the report begins with, for
-    results that need one.
+    results that need one. `inside` is the folder that `out` is part of, where it is one of several.
     """
     manifest = make_manifest(task, engine, plan)
     folder = out or default_folder(manifest)
-    with open_store(folder) as store:
+    with open_store(folder, inside) as store:
         begin(store, manifest)
         if announce is not None:
             announce(manifest)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -115,9 +116,10 @@ def load_definition(yaml: str, shots: int, splits: Mapping[str, Records]) -> Any
     hidden = datasets.utils.logging.is_progress_bar_enabled()
     datasets.disable_progress_bars()
     try:
-        definition = ConfigurableTask(config=config)
-        definition.set_fewshot_seed(FEWSHOT_SEED)
-        return definition
+        with explained():
+            definition = ConfigurableTask(config=config)
+            definition.set_fewshot_seed(FEWSHOT_SEED)
+            return definition
     finally:
         if hidden:
             datasets.enable_progress_bars()
@@ -128,9 +130,22 @@ def documents_of(definition: Any) -> list[dict[str, Any]]:
     import datasets
 
     datasets.disable_progress_bars()
-    return [dict(document) for document in definition.test_docs()]
+    with explained():
+        return [dict(document) for document in definition.test_docs()]
 
 
 def prompts_of(definition: Any, shots: int) -> list[tuple[dict[str, Any], str]]:
     """(document, prompt) of every test document. The shots follow from one generator, so all are drawn, in order."""
-    return [(document, definition.fewshot_context(document, num_fewshot=shots)) for document in documents_of(definition)]
+    documents = documents_of(definition)
+    with explained():
+        return [(document, definition.fewshot_context(document, num_fewshot=shots)) for document in documents]
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """lm-eval takes a benchmark's records apart without looking whether they are the benchmark's."""
+    try:
+        yield
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"lm-eval cannot make its task of these records ({reason}): are they this benchmark's?") from error

@@ -102,7 +102,7 @@ def read_examples(path: Path) -> tuple[list[str], DataFile]:
     raw = path.read_bytes()
     try:
         records = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"--exemplars {path} does not hold JSON: {error}") from error
     if not isinstance(records, list) or not records:
         raise ValueError(f"--exemplars {path} must hold a JSON list with at least one example of {', '.join(FIELDS)}")
