@@ -16,7 +16,7 @@ import torch
 import loopcd
 from loopcd.models import LoopedModel
 from loopcd.models.stages import LoopState
-from loopcd.serving.vllm.served import PREFIX, SWITCH
+from loopcd.serving.vllm.served import GUIDANCE, PREFIX, SWITCH
 
 SMALL = {"dtype": "float32", "max_num_seqs": 16, "max_model_len": 256, "kv_cache_memory_bytes": 256 << 20}
 NEAR = 1e-3  # logits of the two sides differ by about 1e-5
@@ -28,22 +28,26 @@ class Case:
     asked: dict[str, Any] | None  # the request's extra arguments
 
     @property
-    def method(self) -> loopcd.Greedy | loopcd.LoopCD:
-        if not self.asked or self.asked.get(SWITCH) in (0, False):
+    def method(self) -> loopcd.Greedy | loopcd.LoopCD | loopcd.LoopGuidance:
+        asked = self.asked or {}
+        guidance = {key.removeprefix(f"{GUIDANCE}_"): value for key, value in asked.items() if key.startswith(f"{GUIDANCE}_")}
+        if guidance or asked.get(GUIDANCE):
+            return loopcd.LoopGuidance(**guidance)
+        if not asked or asked.get(SWITCH) in (0, False):
             return loopcd.Greedy()
-        return loopcd.LoopCD(**{key.removeprefix(PREFIX): value for key, value in self.asked.items() if key != SWITCH})
+        return loopcd.LoopCD(**{key.removeprefix(PREFIX): value for key, value in asked.items() if key != SWITCH})
 
 
 def settings(loops: Sequence[int]) -> list[dict[str, Any] | None]:
-    """Greedy and LoopCD in eight forms; `loops` are two amateur loops that the engine was started for."""
+    """Greedy, LoopCD and LoopGuidance in eight forms; `loops` are two amateur loops that the engine was started for."""
     return [
         None,
         {SWITCH: True, f"{PREFIX}amateur_loop": loops[0]},
         {f"{PREFIX}strength": 0.7, f"{PREFIX}amateur_loop": loops[1]},
         {f"{PREFIX}strength": 1.0, f"{PREFIX}plausibility": 0.01, f"{PREFIX}amateur_loop": loops[0]},
         {SWITCH: False},
-        {f"{PREFIX}plausibility": 1.0, f"{PREFIX}amateur_loop": loops[1]},
-        {f"{PREFIX}strength": 0, f"{PREFIX}amateur_loop": loops[0]},
+        {f"{GUIDANCE}_weight": 1.5, f"{GUIDANCE}_early_loop": loops[1]},
+        {GUIDANCE: True, f"{GUIDANCE}_weight": 0.4, f"{GUIDANCE}_early_loop": loops[0], f"{GUIDANCE}_adaptive": False},
         {f"{PREFIX}strength": 3.0, f"{PREFIX}plausibility": 0.3, f"{PREFIX}amateur_loop": loops[1]},
     ]
 
@@ -100,11 +104,13 @@ class Reader:
     """The transformers side's stages by hand, for prompts that are read in parts: in each pass the amateur reads out first,
     through its own entries of that pass and the expert's of those before, and the expert last."""
 
-    def __init__(self, model: LoopedModel, method: loopcd.Greedy | loopcd.LoopCD) -> None:
+    def __init__(self, model: LoopedModel, method: loopcd.Greedy | loopcd.LoopCD | loopcd.LoopGuidance) -> None:
         self.model, self.cache = model, model.new_cache()
         contrasted = isinstance(method, loopcd.LoopCD)
         self.amateur, self.strength = method.resolve(model) if contrasted else (None, 0.0)
         self.floor = log(method.plausibility) if contrasted else -inf
+        self.guidance = method if isinstance(method, loopcd.LoopGuidance) else None
+        self.amateur = self.guidance.early_loop if self.guidance else self.amateur
 
     @torch.no_grad()
     def read(self, ids: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,6 +121,10 @@ class Reader:
             early = state if loop == self.amateur else early
         amateur = 0.0 if early is None else self._logits(early)
         expert = self._logits(state)
+        if self.guidance is not None:
+            first, second = expert.softmax(dim=-1).topk(2).values
+            weight = self.guidance.weight * (1 - (first - second) if self.guidance.adaptive else 1)
+            return expert + weight * (expert - amateur), torch.full_like(expert, inf)
         behind = expert - expert.max() - self.floor
         return (expert - self.strength * amateur).masked_fill(behind < 0, -inf), behind.abs()
 

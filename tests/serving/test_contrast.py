@@ -11,8 +11,8 @@ from torch import Tensor
 
 from loopcd.decoding import rules
 from loopcd.serving.vllm import contrast
-from loopcd.serving.vllm.contrast import Array, Asked, Contrasts
-from loopcd.serving.vllm.served import Setting
+from loopcd.serving.vllm.contrast import Array, Asked, Contrasts, Guided
+from loopcd.serving.vllm.served import Guidance, Setting
 
 CPU = torch.device("cpu")
 LONE, BOTH = [9.0, 0.0, 0.0, -9.0], [2.0, 1.9, -8.0, -9.0]  # logits with one plausible token, and with two
@@ -94,3 +94,20 @@ def test_the_lazy_form_is_the_dense_one(asked: list[Any], seed: int, banned: int
     contrast.lazily(bare, plan(asked), amateurs)
     torch.testing.assert_close(masked, dense)
     assert bare.argmax(dim=-1).equal(dense.argmax(dim=-1))
+
+
+def test_guided_rows_are_those_of_the_formula_and_the_others_stay() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits, early = torch.randn(4, 6, generator=generator), torch.randn(4, 2, 6, generator=generator)
+    logits[1, 2] = rules.IMPOSSIBLE
+    logits[3] = rules.IMPOSSIBLE  # nothing at all is allowed
+    fixed, adaptive = Asked(Guidance(1, 0.5, False)), Asked(Guidance(3, 2.0, True))
+    plan = Guided.of([None, fixed, adaptive, adaptive], (1, 3), CPU)
+    assert plan is not None
+    found = logits.clone()
+    contrast.guide(found, plan, Amateurs(early))
+    first, second, *_ = logits[2].softmax(dim=-1).sort(descending=True).values
+    expected = logits.clone()
+    expected[1] += 0.5 * (logits[1] - early[1, 0])
+    expected[2] += 2 * (1 - (first - second)) * (logits[2] - early[2, 1])
+    torch.testing.assert_close(found, expected)

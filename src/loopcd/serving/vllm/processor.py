@@ -1,4 +1,4 @@
-"""LoopCD as a vLLM logits processor, for both of vLLM's interfaces.
+"""LoopCD and LoopGuidance as a vLLM logits processor, for both of vLLM's interfaces.
 
 V1 tells of requests by their row in the batch (`update_state`), V2 by a slot that they keep (`add_request`), and hands over
 the rows' slots at every step. Which of the two is used depends on the device; V2 is the one of GPUs.
@@ -17,17 +17,18 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from vllm.v1.sample.logits_processor.interface import LogitsProcessor as RowProcessor
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as SlotProcessor
 
-from loopcd.serving.vllm.contrast import Asked, Contrasts, Settings, densely, lazily
+from loopcd.serving.vllm.contrast import Asked, Contrasts, Guided, Settings, densely, guide, lazily
 from loopcd.serving.vllm.layers import LoopedForCausalLM, model_of
-from loopcd.serving.vllm.served import SWITCH, read_served
+from loopcd.serving.vllm.served import GUIDANCE, SWITCH, read_served
 from loopcd.serving.vllm.start_up import latest
 
 LOOPED = ("huginn_raven", "ouro")
+Plan = tuple[Contrasts | Settings | None, Guided | None]
 GREEDY = 1e-5  # temperatures below it are vLLM's argmax
 
 
 class LoopCDProcessor(RowProcessor, SlotProcessor):
-    """Replaces the logits of rows that asked for LoopCD by its scores. For models that do not loop it does nothing."""
+    """Replaces the logits of rows that asked for a method by its scores. For models that do not loop it does nothing."""
 
     def __init__(self, vllm_config: Any, *_: Any) -> None:
         config = vllm_config.model_config.hf_config
@@ -37,7 +38,7 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
         self._model: LoopedForCausalLM | None = None
         self.asked: dict[int, Asked] = {}  # by row (V1) or by slot (V2)
         self._last = _is_last(vllm_config.model_config)
-        self._planned: tuple[Sequence[int], Contrasts | Settings | None] | None = None
+        self._planned: tuple[Sequence[int], Plan] | None = None
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -47,8 +48,8 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
         served, extra = latest(), sampling_params.extra_args
         if served is not None:
             served.read_request(extra)
-        elif any(isinstance(key, str) and key.startswith(SWITCH) for key in extra or ()):
-            raise ValueError(f"{SWITCH}…: the model that is served is not a looped model")
+        elif asked := [key for key in extra or () if isinstance(key, str) and key.startswith((SWITCH, GUIDANCE))]:
+            raise ValueError(f"{asked[0]}: the model that is served is not a looped model")
 
     def is_argmax_invariant(self) -> bool:
         return False
@@ -88,16 +89,20 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
         owners = range(len(logits)) if ctx is None else tuple(ctx.idx_mapping_np.tolist())
         if self._planned is None or self._planned[0] != owners:
             self._planned = owners, self._plan(owners, logits.device)
-        plan = self._planned[1]
-        if isinstance(plan, Settings):
-            densely(logits, plan, self._looped())
-        elif plan is not None:
-            lazily(logits, plan, self._looped())
+        contrasts, guided = self._planned[1]
+        if isinstance(contrasts, Contrasts):
+            lazily(logits, contrasts, self._looped())
+        elif contrasts is not None:
+            densely(logits, contrasts, self._looped())
+        if guided is not None:
+            guide(logits, guided, self._looped())
         return logits
 
-    def _plan(self, owners: Sequence[int], device: torch.device) -> Contrasts | Settings | None:
-        plan = Contrasts.of([self.asked.get(owner) for owner in owners], self._looped().carried)
-        return plan if plan is None or device.type == "cpu" else plan.on(device)
+    def _plan(self, owners: Sequence[int], device: torch.device) -> Plan:
+        asking, carried = [self.asked.get(owner) for owner in owners], self._looped().carried
+        contrasts = Contrasts.of(asking, carried)
+        lazy = contrasts is None or device.type == "cpu"
+        return contrasts if lazy else contrasts.on(device), Guided.of(asking, carried, device)
 
     def _looped(self) -> LoopedForCausalLM:
         if self._model is None:  # V1 makes its processors before the model
