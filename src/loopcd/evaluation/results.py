@@ -24,6 +24,7 @@ class MethodResult:
     loops_per_token: float
     tokens_per_second: float | None
     paper: dict[str, float] = field(default_factory=dict)  # by metric, what the paper reports for this model, task and method
+    cheated: int = 0  # answers that tried to be taken for right; they count as wrong
 
     def as_json(self, metrics: Sequence[str]) -> dict[str, Any]:
         """All that does not depend on the clock."""
@@ -32,6 +33,8 @@ class MethodResult:
             found["by_seed"] = self.by_seed
         if self.paper:
             found["paper"] = self.paper
+        if self.cheated:
+            found["cheated"] = self.cheated
         found["loops_per_token"] = self.loops_per_token
         found["versus_greedy"] = None
         if self.versus_greedy:
@@ -118,6 +121,7 @@ def _method_result(task: Task, spec: MethodSpec, made: list[Outcome], greedy: li
         None if greedy is None else _first_token_divergence(greedy, made),
         sum(each.loops for each in made) / tokens if tokens else 0.0,
         sum(timed) / len(timed) if timed else None,
+        cheated=sum(grades.get("cheated", False) for each in made for grades in each.grades),
     )
 
 

@@ -55,7 +55,9 @@ def number(value: float | None, digits: int = 2) -> str:
 def note(results: Results) -> str:
     several = results.seeds is not None and len(results.seeds) > 1
     explained = NOTE.format(single="of accuracies Student's t over the seeds" if several else "of accuracies Wilson's")
-    return explained if results.ceiling is None else f"{results.ceiling.describe()} {explained}"
+    cheats = ", ".join(f"{each.method.label} {each.cheated}" for each in results.methods if each.cheated)
+    told = [f"cheated: {cheats} (programs that tried to be taken for right; counted as wrong)."] if cheats else []
+    return " ".join([*([] if results.ceiling is None else [results.ceiling.describe()]), *told, explained])
 
 
 def terminal(results: Results) -> RenderableType:

@@ -13,7 +13,7 @@ from loopcd.evaluation.code.bridge import CodeSettings
 # test: the whole benchmark. tuning: what settings are chosen on. report: the benchmark without what was tuned on; the
 # same as `test` where the tuning items come from elsewhere (a training split, a generator).
 Split = Literal["test", "tuning", "report"]
-Grades = dict[str, bool]  # by metric
+Grades = dict[str, bool]  # by metric; "cheated" stands beside them where a program did, which counts as wrong
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,7 @@ class CodeTask:
             Program(item.id, trim(text, self.stop)[0].replace("\t", TAB), before=item.document["prompt"])
             for item, text in zip(items, texts, strict=True)
         ]
-        passed = [verdict.passed for verdict in self._run([item.document for item in items], programs).verdicts]
-        return [{"base": base, "plus": plus} for base, plus in passed]
+        return [verdict.grades() for verdict in self._run([item.document for item in items], programs).verdicts]
 
     def ceiling(self) -> Ceiling:
         versions = self._allowed().versions
