@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from loopcd.models import checkpoint
 from loopcd.models.loading import built_in, checked_dtype
 from loopcd.models.memory import cache_bytes, gigabytes
-from loopcd.models.presets import FAMILIES, PUBLIC, empty_model, preset
+from loopcd.models.presets import PUBLIC, empty_model, family_in, preset
 from loopcd.models.stages import LoopedModel, checked_loops
 
 
@@ -53,10 +53,7 @@ def _empty(name: str) -> LoopedModel:
     folder = built_in().get(name, Path(name))
     if not folder.is_dir():
         raise ValueError(f"there is no model {name!r}: name one of {', '.join([*built_in(), *PUBLIC])}, or a folder")
-    fields = checkpoint.read_config(folder)
-    if fields.get("model_type") not in FAMILIES:
-        raise ValueError(f"{name} has model type {fields.get('model_type')!r}: looped models are {', '.join(FAMILIES)}")
-    return empty_model(AutoConfig.from_pretrained(folder))
+    return empty_model(checkpoint.config_of(family_in(folder).config_class, folder)[0])
 
 
 # what makes a model the size that it was published in
@@ -97,7 +94,7 @@ def published_as(name: str) -> str | None:
     shape = _SHAPE.get(str(fields.get("model_type")))
     if shape is None:
         return None
-    found = AutoConfig.from_pretrained(folder)
+    found, _ = checkpoint.config_of(family_in(folder).config_class, folder)
     alike = [public for public in PUBLIC if _same_shape(found, PUBLIC[public](), shape)]
     path = "/".join(folder.resolve().parts).lower()
     named = [public for public in alike if public.rpartition("/")[2].lower() in path]
@@ -105,7 +102,7 @@ def published_as(name: str) -> str | None:
 
 
 def _same_shape(one: PreTrainedConfig, other: PreTrainedConfig, shape: Sequence[str]) -> bool:
-    return one.model_type == other.model_type and all(getattr(one, field) == getattr(other, field) for field in shape)
+    return type(one) is type(other) and all(getattr(one, field) == getattr(other, field) for field in shape)
 
 
 def _describe(name: str, model: LoopedModel, context: int, loops: int, dtype: torch.dtype) -> Description:

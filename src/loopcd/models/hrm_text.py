@@ -15,11 +15,34 @@ from transformers.models.hrm_text.configuration_hrm_text import HrmTextConfig
 from transformers.models.hrm_text.modeling_hrm_text import HrmTextForCausalLM
 
 from loopcd.models.cache import LoopCache
+from loopcd.models.checkpoint import Shape
 from loopcd.models.stages import LoopedModel, LoopState, Pass, checked_loops
+
+_FUSED = {
+    "mlp.gate_up_proj.weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
+    "attn.gqkv_proj.weight": tuple(f"self_attn.{part}_proj.weight" for part in ["gate", "q", "k", "v"]),
+}
 
 
 class LoopedHrmText(LoopedModel, HrmTextForCausalLM):
     config_class = HrmTextConfig
+    kinds = ("hrm_text",)
+
+    @classmethod
+    def layer_total(cls, config: HrmTextConfig) -> int:
+        return 2 * (config.num_layers_per_stack or 0)
+
+    @classmethod
+    def as_loaded(cls, shapes: dict[str, Shape]) -> dict[str, Shape]:
+        """The public checkpoint has some projections as one; transformers takes them apart."""
+        found = {}
+        for name, shape in shapes.items():
+            fused = next((each for each in _FUSED if name.endswith(each)), None)
+            parts = _FUSED[fused] if fused else (name.replace(".attn.o_proj.", ".self_attn.o_proj."),)
+            for part in parts:
+                whole = name.removesuffix(fused) + part if fused else part
+                found[whole] = (shape[0] // len(parts), *shape[1:]) if fused else shape
+        return found
 
     @property
     def num_loops(self) -> int:

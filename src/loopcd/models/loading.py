@@ -13,12 +13,10 @@ from transformers.utils import logging as transformers_logging
 
 from loopcd.models import checkpoint
 from loopcd.models.memory import free_bytes, gigabytes
-from loopcd.models.presets import FAMILIES, PUBLIC
+from loopcd.models.presets import PUBLIC, family_in
 from loopcd.models.stages import LoopedModel, checked_loops
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_WEIGHTS = "*.safetensors"
-_WANTED = ["*.json", _WEIGHTS, "tokenizer*", "*.model", "*.txt", "*.jinja"]
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -40,13 +38,8 @@ def load(
     if num_loops is not None:
         checked_loops(num_loops, 0)
     folder = find(name)
-    config = checkpoint.read_config(folder)
-    family = FAMILIES.get(str(config.get("model_type")))
-    if family is None:
-        raise ValueError(f"{name} has model type {config.get('model_type')!r}: looped models are {', '.join(FAMILIES)}")
-    checkpoint.check_config(family.config_class, folder)
+    family = family_in(folder)
     files = checkpoint.weight_files(folder)
-    checkpoint.check_readable(files)
     _check_room(name, files, wanted_device)
     model = _read(family, folder, wanted_dtype, attn_implementation)
     checkpoint.check_finite(model, name)
@@ -75,7 +68,7 @@ def find(name: str | Path, weights: bool = True) -> Path:
     if not _HUB_ID.fullmatch(str(name)) or str(name).startswith("."):
         raise ValueError(f"there is no model {str(name)!r}: name one of {known}, a folder, or a hub id OWNER/NAME")
     try:
-        wanted = [pattern for pattern in _WANTED if weights or pattern != _WEIGHTS]
+        wanted = [pattern for pattern in checkpoint.WANTED if weights or pattern != checkpoint.SAFETENSORS]
         return Path(snapshot_download(str(name), allow_patterns=wanted))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -111,23 +104,20 @@ def _check_room(name: object, files: list[Path], device: torch.device) -> None:
 
 
 def _read(family: type[LoopedModel], folder: Path, dtype: torch.dtype | None, attn_implementation: str | None) -> LoopedModel:
-    # weights of another shape are named by check_names; transformers' own error only points at a printed table
-    options: dict[str, Any] = {"dtype": dtype or "auto", "output_loading_info": True, "ignore_mismatched_sizes": True}
+    options: dict[str, Any] = {"dtype": dtype or "auto"}
     if attn_implementation is not None:
         options["attn_implementation"] = attn_implementation
     shown, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     try:
-        model, info = family.from_pretrained(folder, **options)
+        return family.from_pretrained(folder, **options)
     except RuntimeError as error:
         raise ValueError(f"the checkpoint {folder} does not fit its config.json: {error}") from error
     finally:
         transformers_logging.set_verbosity(verbosity)
         if shown:
             transformers_logging.enable_progress_bar()
-    checkpoint.check_names(folder, info)
-    return model
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
@@ -135,7 +125,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         return None
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # tokenizers raises plain Exception
         raise ValueError(f"the tokenizer in {folder} cannot be read: {error}") from error
     tokenizer.padding_side = "left"

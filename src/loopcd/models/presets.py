@@ -3,20 +3,27 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedConfig
 from transformers.models.hrm_text.configuration_hrm_text import HrmTextConfig
 
+from loopcd.models import checkpoint, recognition
 from loopcd.models.hrm_text import LoopedHrmText
 from loopcd.models.huginn import HuginnConfig, HuginnForCausalLM
+from loopcd.models.nanbeige import NanbeigeForCausalLM
 from loopcd.models.ouro import OuroConfig, OuroForCausalLM
+from loopcd.models.parcae import ParcaeForCausalLM
+from loopcd.models.retrofit import RetrofitConfig, RetrofitForCausalLM
 from loopcd.models.stages import LoopedModel
 
 FAMILIES: dict[str, type[LoopedModel]] = {
     "huginn_raven": HuginnForCausalLM,
     "ouro": OuroForCausalLM,
     "hrm_text": LoopedHrmText,
+    "nanbeige": NanbeigeForCausalLM,
+    "parcae": ParcaeForCausalLM,
 }
 
 _HUGINN_0125 = partial(HuginnConfig, bos_token_id=65504, eos_token_id=65505, pad_token_id=65509)
@@ -59,7 +66,24 @@ def preset_for(model_type: str, loops: int) -> Preset:
     return Preset(max(1, loops // 4), 0.3)
 
 
+def family_of(config: PreTrainedConfig) -> type[LoopedModel]:
+    return RetrofitForCausalLM if isinstance(config, RetrofitConfig) else FAMILIES[config.model_type]
+
+
+def family_in(folder: Path) -> type[LoopedModel]:
+    """Whose configuration a folder has; the family itself then looks whether the weights agree."""
+    fields = checkpoint.read_config(folder)
+    model_type = "parcae" if recognition.is_parcae(fields) else fields.get("model_type")
+    if model_type not in FAMILIES:
+        raise ValueError(f"{folder} has model type {model_type!r}: looped models are {', '.join(FAMILIES)}")
+    try:
+        retrofitted = model_type == "huginn_raven" and recognition.raven_kind(fields) == "retrofit"
+    except ValueError as error:
+        raise ValueError(f"{folder / 'config.json'} cannot be used: {error}") from error
+    return RetrofitForCausalLM if retrofitted else FAMILIES[model_type]
+
+
 def empty_model(config: PreTrainedConfig) -> LoopedModel:
     """The model of that configuration on the meta device: shapes and names, no memory."""
     with torch.device("meta"):
-        return FAMILIES[config.model_type](config)
+        return family_of(config)(config)
