@@ -363,6 +363,12 @@ class ParcaeConfig(PreTrainedConfig):
         inner = self.recurrent_intermediation_embedding_dimension
         self.recurrent_intermediation_embedding_dimension = inner or self.intermediate_size
         self.recurrent_embedding_dimension = self.recurrent_embedding_dimension or self.n_embd
+        heads = self.recurrent_num_attention_heads or self.num_attention_heads
+        if (self.recurrent_embedding_dimension, heads) != (self.n_embd, self.num_attention_heads):
+            raise ValueError(
+                f"recurrent_embedding_dimension={self.recurrent_embedding_dimension} with {heads} heads: Parcae is supported "
+                f"with a core as wide as the rest, n_embd={self.n_embd} with {self.num_attention_heads} heads"
+            )
         rows = -(-self.vocab_size // self.padding_multiple) * self.padding_multiple
         self.vocab_size = self.padded_vocab_size = self.padded_vocab_size or rows  # of the embedding and the head
         self.rope_settings = {"use_rope": True, "rope_condense_ratio": 1, "rope_base": 50_000, **(self.rope_settings or {})}

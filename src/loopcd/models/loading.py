@@ -47,7 +47,10 @@ def load(
         model.set_num_loops(num_loops)
     if compile:
         model.compile_loops()
-    return model.to(wanted_device).eval(), load_tokenizer(folder)  # pyright: ignore[reportArgumentType]
+    tokenizer = load_tokenizer(folder)
+    if tokenizer is not None:
+        _agree(model, tokenizer)
+    return model.to(wanted_device).eval(), tokenizer  # pyright: ignore[reportArgumentType]
 
 
 def built_in() -> dict[str, Path]:
@@ -132,3 +135,16 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def _agree(model: LoopedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """A text ends by the checkpoint's end tokens or the tokenizer's; other tokens that it does not name are the tokenizer's."""
+    config = model.generation_config
+    if config is None:
+        return
+    listed = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+    ends = list(dict.fromkeys(token for token in (*listed, tokenizer.eos_token_id) if token is not None))
+    config.eos_token_id = ends if len(ends) > 1 else next(iter(ends), None)
+    for name in ("bos_token_id", "pad_token_id"):
+        if getattr(config, name) is None:
+            setattr(config, name, getattr(tokenizer, name))

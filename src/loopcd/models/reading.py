@@ -16,6 +16,7 @@ class CheckedModel(PreTrainedModel):
     """A model that is read only from a checkpoint of its own kind, whole, and as data."""
 
     kinds: ClassVar[tuple[str, ...]] = ()  # of `recognition.NAMES`: those that this class reads
+    stale_tokens: ClassVar[tuple[int, ...]] = ()  # special tokens in public configurations that are another model's
 
     @classmethod
     def check_kind(cls, fields: dict[str, Any], config: Any, kind: str, shapes: dict[str, checkpoint.Shape]) -> None:
@@ -33,6 +34,13 @@ class CheckedModel(PreTrainedModel):
     def as_loaded(cls, shapes: dict[str, checkpoint.Shape]) -> dict[str, checkpoint.Shape]:
         """The shapes by the model's own names, where transformers converts a checkpoint's."""
         return shapes
+
+    def forget_tokens(self, stale: tuple[int, ...]) -> None:
+        """Take these ids out of both configurations: as bos, eos or pad they would be ordinary tokens, or none."""
+        for config in (self.config, self.generation_config):
+            for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+                if getattr(config, name, None) in stale:
+                    setattr(config, name, None)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, allow_pickle: bool = False, **kwargs: Any) -> Any:
@@ -59,6 +67,7 @@ class CheckedModel(PreTrainedModel):
         model, info = super().from_pretrained(source, *args, config=config, output_loading_info=True, **kwargs)
         model.name_or_path = model.config.name_or_path = str(pretrained_model_name_or_path)
         checkpoint.check_names(folder, info)
+        model.forget_tokens(cls.stale_tokens)
         if config.tie_word_embeddings and model.get_output_embeddings().weight is not model.get_input_embeddings().weight:
             raise ValueError(f"the checkpoint {folder} misfits weights: lm_head.weight is not the embedding it is tied to")
         return (model, info) if wants_info else model

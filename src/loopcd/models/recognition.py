@@ -40,7 +40,7 @@ def field(fields: Fields, name: str) -> Any:
 def kind_of(names: Iterable[str]) -> str:
     """The kind (a key of `NAMES`) whose weights have these names; a ValueError says what is not known about them."""
     names = set(names)
-    if any(name.endswith("adapter.A_log") or ".attn.c_q." in name for name in names):
+    if has_parcae_weights(names):
         return "parcae"
     if any(_RAVEN_LAYER.search(name) for name in names):
         return _raven_kind_of(names)
@@ -54,6 +54,10 @@ def kind_of(names: Iterable[str]) -> str:
 
 
 _RAVEN_LAYER = re.compile(r"\.(?:prelude|core_block|coda)\.\d+\.(?:norm_(\d+)\.)?")
+
+
+def has_parcae_weights(names: Iterable[str]) -> bool:
+    return any(name.endswith("adapter.A_log") or ".attn.c_q." in name for name in names)
 
 
 def _raven_kind_of(names: set[str]) -> str:

@@ -75,6 +75,7 @@ class RetrofitForCausalLM(RecurrentModel):
     config_class = RetrofitConfig
     kinds = ("retrofit-llama", "retrofit-olmo")
     layer_class = RetrofitLayer
+    stale_tokens = (65504, 65505, 65508, 65509)  # Huginn's, which the converters leave in
     _no_split_modules = ["RetrofitLayer"]  # noqa: RUF012
 
     def __init__(self, config: RetrofitConfig) -> None:
