@@ -166,18 +166,19 @@ def latents_of_texts(model: LoopedModel) -> None:
 # Methods
 
 
-@family_property("drafted = undrafted: greedy and LoopCD, in batches of different lengths")
+@family_property("drafted = undrafted: greedy, LoopCD and LoopGuidance, in batches of different lengths")
 def drafted(model: LoopedModel) -> None:
     draft = loopcd.SelfDraft(1, 3, fallback=False)
-    for method in (loopcd.Greedy, lambda **more: loopcd.LoopCD(1, 0.5, **more)):
+    guided = lambda **more: loopcd.LoopGuidance(1, 0.7, **more)  # noqa: E731
+    for method in (loopcd.Greedy, lambda **more: loopcd.LoopCD(1, 0.5, **more), guided):
         assert generated(model, method(draft=draft)) == generated(model, method())
     chosen = loopcd.Greedy(draft=loopcd.SelfDraft())  # which looks at the first tokens before it drafts
     assert generated(model, chosen, max_new_tokens=30) == generated(model, loopcd.Greedy(), max_new_tokens=30)
 
 
-@family_property("a batch = its rows alone: LoopCD with either coda, early exit")
+@family_property("a batch = its rows alone: LoopCD with either coda, LoopGuidance, early exit")
 def batched(model: LoopedModel) -> None:
-    methods = [loopcd.LoopCD(1, 0.5, coda="shared"), loopcd.LoopCD(1, 0.5, coda="own")]
+    methods: list[Any] = [loopcd.LoopCD(1, 0.5, coda="shared"), loopcd.LoopCD(1, 0.5, coda="own"), loopcd.LoopGuidance(1, 0.7)]
     methods += [loopcd.Greedy(exit=loopcd.EarlyExit(0.6, exited=exited)) for exited in ("last", "skip")]  # pyright: ignore
     for method in methods:
         alone = [each for prompt in PROMPTS for each in generated(model, method, [prompt])]
@@ -187,7 +188,7 @@ def batched(model: LoopedModel) -> None:
 @family_property("strength 0 = greedy, and an exit that never leaves = none")
 def nothing_added(model: LoopedModel) -> None:
     wanted = generated(model, loopcd.Greedy())
-    assert generated(model, loopcd.LoopCD(1, 0.0)) == wanted
+    assert generated(model, loopcd.LoopCD(1, 0.0)) == generated(model, loopcd.LoopGuidance(1, 0.0)) == wanted
     assert generated(model, loopcd.Greedy(exit=loopcd.EarlyExit(0.0))) == wanted
 
 

@@ -32,12 +32,16 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{folder} has no config.json: a model folder holds config.json and {WEIGHTS}")
     try:
-        config = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        config = json.loads(path.read_text(), parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(config, dict):
         raise ValueError(f"{path} holds a {type(config).__name__}, not the fields of a configuration")
     return config
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number that a model has")
 
 
 def config_of(kind: Any, folder: Path, **options: Any) -> tuple[Any, dict[str, Any]]:
@@ -108,14 +112,21 @@ def weight_shapes(files: Sequence[Path]) -> dict[str, Shape]:
 # Pickled weights, after consent
 
 
+def files_to_read(folder: Path, allow_pickle: bool) -> list[Path]:
+    """The weights' files: safetensors, or where there are none and it is allowed, pickled ones."""
+    has_safetensors = any((folder / name).is_file() for name in (WEIGHTS, INDEX))
+    pickled = pickled_files(folder) if allow_pickle and not has_safetensors else []
+    return pickled or weight_files(folder)
+
+
 def pickled_files(folder: Path) -> list[Path]:
     return sorted(path for pattern in PICKLED for path in folder.glob(pattern))
 
 
-def read_pickled(folder: Path) -> dict[str, Tensor]:
-    """The weights in the folder's pickled files, by a reader that makes tensors and runs nothing."""
+def read_pickled(files: Sequence[Path]) -> dict[str, Tensor]:
+    """The weights in pickled files, by a reader that makes tensors and runs nothing."""
     found: dict[str, Tensor] = {}
-    for path in pickled_files(folder):
+    for path in files:
         try:
             state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except Exception as error:  # a pickle can fail in any way

@@ -86,8 +86,7 @@ class CodaModel(LoopedModel):
         self.through_coda(final.hidden, tokens.rotary, tokens.mask, slots, tokens.span)
         stop, ids = tokens.span.stop, self.ids_in(tokens.rotary)
         blocks = [
-            (at, self.make_rotary(at, stop, None if ids is None else ids.gather(1, at)))
-            for at in columns.split(AT_ONCE, dim=1)
+            (at, self.make_rotary(at, stop, None if ids is None else ids.gather(1, at))) for at in columns.split(AT_ONCE, dim=1)
         ]
         for each in latents:
             parts = zip(each.split(AT_ONCE, dim=1), blocks, strict=True)

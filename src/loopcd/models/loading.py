@@ -28,20 +28,22 @@ def load(
     num_loops: int | None = None,
     attn_implementation: str | None = None,
     compile: bool = False,
+    allow_pickle: bool = False,
 ) -> tuple[LoopedModel, PreTrainedTokenizerBase | None]:
     """A model, ready to generate, and its tokenizer (None where the folder has none).
 
     `name` is a built-in model, a folder, or a hub id. `dtype` is the checkpoint's own unless given; `num_loops` runs
     fewer or more loops than the model was trained for. `compile` compiles the layers' parts (some time at the first passes).
+    `allow_pickle` also takes weights in pickled files, where there are no others: their tensors, and nothing else of them.
     """
     wanted_dtype, wanted_device = checked_dtype(dtype), checked_device(device)
     if num_loops is not None:
         checked_loops(num_loops, 0)
-    folder = find(name)
+    folder = find(name, allow_pickle=allow_pickle)
     family = family_in(folder)
-    files = checkpoint.weight_files(folder)
-    _check_room(name, files, wanted_device)
-    model = _read(family, folder, wanted_dtype, attn_implementation)
+    _check_room(name, checkpoint.files_to_read(folder, allow_pickle), wanted_device)
+    options = {"attn_implementation": attn_implementation} if attn_implementation is not None else {}
+    model = _read(family, folder, dtype=wanted_dtype or "auto", allow_pickle=allow_pickle, **options)
     checkpoint.check_finite(model, name)
     if num_loops is not None:
         model.set_num_loops(num_loops)
@@ -59,7 +61,7 @@ def built_in() -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(assets.glob("*/config.json"))}
 
 
-def find(name: str | Path, weights: bool = True) -> Path:
+def find(name: str | Path, weights: bool = True, allow_pickle: bool = False) -> Path:
     """The folder of a built-in model, of a local one, or of one downloaded from the hub, without its weights if need be."""
     if str(name) in built_in():
         return built_in()[str(name)]
@@ -72,6 +74,7 @@ def find(name: str | Path, weights: bool = True) -> Path:
         raise ValueError(f"there is no model {str(name)!r}: name one of {known}, a folder, or a hub id OWNER/NAME")
     try:
         wanted = [pattern for pattern in checkpoint.WANTED if weights or pattern != checkpoint.SAFETENSORS]
+        wanted += checkpoint.PICKLED if weights and allow_pickle else ()
         return Path(snapshot_download(str(name), allow_patterns=wanted))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -106,10 +109,7 @@ def _check_room(name: object, files: list[Path], device: torch.device) -> None:
         raise MemoryError(f"the weights of {name} take {gigabytes(needed)}, but {gigabytes(free)} are free on {device}")
 
 
-def _read(family: type[LoopedModel], folder: Path, dtype: torch.dtype | None, attn_implementation: str | None) -> LoopedModel:
-    options: dict[str, Any] = {"dtype": dtype or "auto"}
-    if attn_implementation is not None:
-        options["attn_implementation"] = attn_implementation
+def _read(family: type[LoopedModel], folder: Path, **options: Any) -> LoopedModel:
     shown, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()

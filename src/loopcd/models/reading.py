@@ -57,11 +57,13 @@ class CheckedModel(PreTrainedModel):
         folder = _folder_of(pretrained_model_name_or_path, kwargs)
         fields = checkpoint.read_config(folder)
         checkpoint.check_unasked(folder, fields)
-        source, shapes = folder, None
-        if allow_pickle and _is_pickled(folder):
-            kwargs["state_dict"], source = checkpoint.read_pickled(folder), None
-            shapes = {name: tuple(weight.shape) for name, weight in kwargs["state_dict"].items()}
-        shapes = checkpoint.weight_shapes(checkpoint.weight_files(folder)) if shapes is None else shapes
+        files = checkpoint.files_to_read(folder, allow_pickle)
+        source = folder if files[0].suffix == ".safetensors" else None
+        if source is None:
+            state = kwargs["state_dict"] = checkpoint.read_pickled(files)
+            shapes = {name: tuple(weight.shape) for name, weight in state.items()}
+        else:
+            shapes = checkpoint.weight_shapes(files)
         config, kwargs = cls._config(folder, kwargs)
         cls._check(folder, fields, config, shapes)
         model, info = super().from_pretrained(source, *args, config=config, output_loading_info=True, **kwargs)
@@ -108,8 +110,3 @@ def _folder_of(name: Any, kwargs: dict[str, Any]) -> Path:
         wanted = {key: value for key, value in options.items() if value is not None}
         folder = Path(snapshot_download(str(name), allow_patterns=checkpoint.WANTED, **wanted))
     return folder / kwargs.pop("subfolder", "")
-
-
-def _is_pickled(folder: Path) -> bool:
-    has_safetensors = any((folder / name).is_file() for name in (checkpoint.WEIGHTS, checkpoint.INDEX))
-    return not has_safetensors and bool(checkpoint.pickled_files(folder))

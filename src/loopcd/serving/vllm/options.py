@@ -46,7 +46,7 @@ class EngineOptions:
         if model_type not in FAMILIES:
             raise ValueError(f"{self.name} has model type {model_type!r}: with vLLM, {' and '.join(FAMILIES)} can be served")
         weight_files(folder)
-        config = AutoConfig.from_pretrained(folder)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         field = FAMILIES[str(model_type)]
         setattr(config, field, checked_loops(self.num_loops, getattr(config, field)))
         dtype = checked_dtype(self.dtype) or config.dtype
