@@ -75,7 +75,7 @@ def tiny_ouro(seed: int = 0, **changes: Any) -> OuroForCausalLM:
 
 
 def tiny_hrm(seed: int = 0, **changes: Any) -> LoopedHrmText:
-    """Width 32, 2 heads, stacks of 2 layers, 2 low-level cycles a loop, 3 loops."""
+    """Width 32, 2 heads, stacks of 2 layers, 2 low-level cycles a loop, 3 loops; causal, unless `prefix_lm` says otherwise."""
     fields: dict[str, Any] = {
         "hidden_size": 32,
         "num_attention_heads": 2,
@@ -84,6 +84,7 @@ def tiny_hrm(seed: int = 0, **changes: Any) -> LoopedHrmText:
         "intermediate_size": 48,
         "H_cycles": 3,
         "L_cycles": 2,
+        "prefix_lm": False,
         "max_position_embeddings": 256,
         "vocab_size": VOCABULARY,
         "pad_token_id": PAD,

@@ -169,6 +169,17 @@ class LoopedModel(CheckedModel, GenerationMixin):
     def max_context(self) -> int:
         return self.config.max_position_embeddings
 
+    def prompt_options(
+        self, input_ids: Tensor | None, token_type_ids: Tensor | None = None, given_only: bool = False
+    ) -> dict[str, Any]:
+        """What `begin` is told about a prompt beside its tokens: nothing, except where prompts are read otherwise than text.
+
+        `token_type_ids` [batch, time] are the caller's own; with `given_only` nothing is told without them.
+        """
+        if token_type_ids is not None and bool(token_type_ids.any()):
+            raise ValueError(f"token_type_ids: {type(self).__name__} does not read a prompt in both directions; leave them out")
+        return {}
+
     # -- early readouts -----------------------------------------------------------------------------------------------
 
     def park(self, state: LoopState, coda: Coda = "shared") -> Any:
@@ -308,9 +319,7 @@ class LoopedModel(CheckedModel, GenerationMixin):
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """begin, advance × `num_loops`, readout, head. `hidden_states` are the latents after 0, 1, … loops."""
-        token_types = kwargs.get("token_type_ids")
-        if token_types is not None and bool(token_types.any()):
-            raise ValueError("token_type_ids: a prompt that attends in both directions is not supported; leave them out")
+        told = self.prompt_options(input_ids, kwargs.pop("token_type_ids", None), given_only=True)
         use_cache = self.config.use_cache if use_cache is None else use_cache
         if past_key_values is None and use_cache and not self.training:
             past_key_values = self.new_cache()
@@ -321,6 +330,7 @@ class LoopedModel(CheckedModel, GenerationMixin):
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
             init_seed=init_seed,
+            **told,
         )
         latents = [state.hidden]
         for _ in range(checked_loops(num_loops, self.num_loops)):
