@@ -95,7 +95,7 @@ def causal(model: LoopedModel) -> None:
 
 @family_property("eager = sdpa")
 def attended_alike(model: LoopedModel) -> None:
-    ids, before = ids_of(model, 2, 9), model.config._attn_implementation
+    ids, before = ids_of(model, 2, 9), model.config._attn_implementation or "sdpa"
     wanted = logits_of(model, ids)
     try:
         model.set_attn_implementation("eager")

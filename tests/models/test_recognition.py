@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import loopcd
-from loopcd.models import HuginnForCausalLM, LoopedModel, NanbeigeForCausalLM, RetrofitForCausalLM
+from loopcd.models import HuginnForCausalLM, NanbeigeForCausalLM, RetrofitForCausalLM
 from tools import GOLDEN, configure, logits_of, random_ids, rewrite
 
 FOLDERS = {
@@ -19,7 +19,7 @@ FOLDERS = {
     "ouro": GOLDEN / "ouro_tiny",
     **{name: GOLDEN / "families" / f"{name}_tiny" for name in ("retro_llama", "retro_olmo", "nanbeige", "parcae")},
 }
-DOORS: dict[str, Callable[[Path], LoopedModel]] = {
+DOORS: dict[str, Callable[[Path], Any]] = {
     "load": lambda folder: loopcd.load(folder)[0],
     "auto": lambda folder: AutoModelForCausalLM.from_pretrained(folder),
 }

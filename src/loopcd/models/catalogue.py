@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedConfig
 
-from loopcd.models import checkpoint
+from loopcd.models import checkpoint, recognition
+from loopcd.models.configs import RetrofitConfig
 from loopcd.models.loading import built_in, checked_dtype
 from loopcd.models.memory import cache_bytes, gigabytes
 from loopcd.models.presets import PUBLIC, empty_model, family_in, preset
@@ -53,7 +54,12 @@ def _empty(name: str) -> LoopedModel:
     folder = built_in().get(name, Path(name))
     if not folder.is_dir():
         raise ValueError(f"there is no model {name!r}: name one of {', '.join([*built_in(), *PUBLIC])}, or a folder")
-    return empty_model(checkpoint.config_of(family_in(folder).config_class, folder)[0])
+    family = family_in(folder)
+    config, _ = checkpoint.config_of(family.config_class, folder)
+    if any((folder / each).is_file() for each in (checkpoint.WEIGHTS, checkpoint.INDEX)):  # which say more than config.json
+        shapes = checkpoint.weight_shapes(checkpoint.weight_files(folder))
+        family.check_kind(checkpoint.read_config(folder), config, recognition.kind_of(shapes), shapes)
+    return empty_model(config)
 
 
 # what makes a model the size that it was published in
@@ -110,7 +116,7 @@ def _describe(name: str, model: LoopedModel, context: int, loops: int, dtype: to
     setting = preset(model, loops)
     return Description(
         name,
-        model.config.model_type,
+        "retrofit" if isinstance(model.config, RetrofitConfig) else model.config.model_type,
         loops,
         parameters,
         parameters * dtype.itemsize,

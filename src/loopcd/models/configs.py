@@ -164,7 +164,9 @@ class RetrofitConfig(PreTrainedConfig):
         # where only one of the two switches stands there, it is the one that counts
         tied = config_dict.get("tie_embeddings", config_dict.get("tie_word_embeddings", False))
         switches = {"tie_embeddings": tied, "tie_word_embeddings": config_dict.get("tie_word_embeddings", tied)}
-        return super().from_dict({**config_dict, **switches}, **kwargs)
+        # the converters leave Huginn's special tokens in, which are ordinary ones here, or none
+        stale = [name for name in recognition.SPECIAL if config_dict.get(name) in recognition.HUGINN_TOKENS]
+        return super().from_dict({**config_dict, **switches, **dict.fromkeys(stale)}, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
         fields = _with_public_rope(super().to_dict())

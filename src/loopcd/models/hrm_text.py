@@ -7,7 +7,7 @@ transformers' own model keeps its parameters and layers; this class only says ho
     readout   z_H, which the high-level stack has normed
 
 It was trained on prompts that are read in both directions and answers that are read causally. `token_type_ids` say which is
-which, as in transformers' own class: 1 for a token that sees all others of type 1. Where the model writes, the prompt is of type
+which, as in transformers' own class: 1 for a token that sees all others of type 1. Where it writes, the prompt is of type
 1 unless they are given; a plain forward pass, as in transformers, takes a text without them to be causal.
 """
 
@@ -67,9 +67,11 @@ class LoopedHrmText(LoopedModel, HrmTextForCausalLM):
     def prompt_options(
         self, input_ids: Tensor | None, token_type_ids: Tensor | None = None, given_only: bool = False
     ) -> dict[str, Any]:
-        if token_type_ids is None and (given_only or input_ids is None or not self.config.prefix_lm):
-            return {}
-        types = torch.ones_like(input_ids) if token_type_ids is None else token_type_ids
+        types = token_type_ids
+        if types is None:
+            if given_only or input_ids is None or not self.config.prefix_lm:
+                return {}
+            types = torch.ones_like(input_ids)
         if not self.config.prefix_lm and bool(types.any()):
             raise ValueError("token_type_ids: this HRM-Text has prefix_lm=False, its prompts are causal; leave them out")
         return {"token_type_ids": types} if bool(types.any()) else {}

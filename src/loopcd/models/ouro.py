@@ -53,7 +53,10 @@ class OuroForCausalLM(StackedModel):
 
     def gate_logits(self, state: LoopState) -> Tensor:
         """The gate's logit [rows, time] after this loop."""
-        return self.model.early_exit_gate(state.hidden).squeeze(-1)
+        return self._gate(state.hidden)
+
+    def _gate(self, hidden: Tensor) -> Tensor:
+        return self.model.early_exit_gate(hidden).squeeze(-1)  # pyright: ignore[reportCallIssue]
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -95,7 +98,7 @@ class OuroForCausalLM(StackedModel):
         assert output.hidden_states is not None
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         hidden = torch.stack(output.hidden_states[1:], dim=2)[:, kept]  # [batch, time, loops, width]
-        pdf = exit_pdf(self.model.early_exit_gate(hidden).squeeze(-1))  # [batch, time, loops]
+        pdf = exit_pdf(self._gate(hidden))  # [batch, time, loops]
         if exit_at_step is not None:
             if not 0 <= exit_at_step < num_loops:
                 raise ValueError(f"exit_at_step={exit_at_step}: a loop from 0 to {num_loops - 1}")

@@ -38,7 +38,7 @@ class CheckedModel(PreTrainedModel):
     def forget_tokens(self, stale: tuple[int, ...]) -> None:
         """Take these ids out of both configurations: as bos, eos or pad they would be ordinary tokens, or none."""
         for config in (self.config, self.generation_config):
-            for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+            for name in recognition.SPECIAL:
                 if getattr(config, name, None) in stale:
                     setattr(config, name, None)
 
@@ -66,7 +66,8 @@ class CheckedModel(PreTrainedModel):
             shapes = checkpoint.weight_shapes(files)
         config, kwargs = cls._config(folder, kwargs)
         cls._check(folder, fields, config, shapes)
-        model, info = super().from_pretrained(source, *args, config=config, output_loading_info=True, **kwargs)
+        read: Any = super().from_pretrained(source, *args, config=config, output_loading_info=True, **kwargs)
+        model, info = read
         model.name_or_path = model.config.name_or_path = str(pretrained_model_name_or_path)
         checkpoint.check_names(folder, info)
         model.forget_tokens(cls.stale_tokens)
@@ -99,7 +100,7 @@ class CheckedModel(PreTrainedModel):
         except (RuntimeError, OverflowError, TypeError) as error:
             raise ValueError(f"{folder / 'config.json'} cannot be used: {' '.join(str(error).split())[:200]}") from error
         tied = (cls._tied_weights_keys or {}) if config.tie_word_embeddings else ()
-        checkpoint.check_fit(folder, empty, shapes, tied, cls._keys_to_ignore_on_load_unexpected or ())
+        checkpoint.check_fit(folder, empty, shapes, tied, list(cls._keys_to_ignore_on_load_unexpected or ()))
 
 
 def _folder_of(name: Any, kwargs: dict[str, Any]) -> Path:

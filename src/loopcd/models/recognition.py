@@ -10,6 +10,8 @@ from math import isclose, sqrt
 from typing import Any, Literal
 
 RETROFITTED = ("llama", "olmo")  # base models whose layers retrofits have
+SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
+HUGINN_TOKENS = (65504, 65505, 65508, 65509)
 START_STATES = ("random", "skip-adapter", "embed-init")
 
 Fields = Mapping[str, Any]

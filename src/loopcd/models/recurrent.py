@@ -76,6 +76,7 @@ class RecurrentModel(CodaModel):
 
     def inject(self, state: LoopState) -> Tensor:
         """What the core block reads: the latent, and what the prelude made of the tokens."""
+        assert state.tokens.injected is not None
         return self.transformer["adapter"](torch.cat([state.hidden, state.tokens.injected], dim=-1))
 
     def after_prelude(self, x: Tensor) -> Tensor:
@@ -134,7 +135,8 @@ class RecurrentModel(CodaModel):
         if self.keeps_tokens and cache is not None and input_ids is not None:
             cache.remember(tokens.span, input_ids)
         slots = slots_of(cache, range(self.layers_in[0]))
-        x = self.after_prelude(self.through("prelude", x, rotary, tokens.mask, slots, tokens.span))
+        home = x.device  # where the layers are spread over devices, a stage gives its result where it was given
+        x = self.after_prelude(self.through("prelude", x, rotary, tokens.mask, slots, tokens.span)).to(home)
         if init_state is None:
             init_state = self.initial_state(x, position_ids, init_seed)
         return LoopState(init_state, 0, Pass(tokens.span, cache, tokens.mask, rotary, injected=x))
@@ -144,12 +146,13 @@ class RecurrentModel(CodaModel):
         slots = slots_of(tokens.cache, self.loop_slots(state.loop + 1))
         mask = self.enter(tokens, state.loop + 1)
         x = self.through("core_block", self.inject(state), tokens.rotary, mask, slots, tokens.span)
-        return LoopState(x, state.loop + 1, tokens)
+        return LoopState(x.to(state.hidden.device), state.loop + 1, tokens)
 
     def through_coda(
         self, x: Tensor, rotary: Any, mask: Tensor | None, slots: Sequence[Any], span: Span, last: bool = False
     ) -> Tensor:
-        return self.transformer["ln_f"](self.through("coda", self.before_coda(x), rotary, mask, slots, span, last))
+        read = self.through("coda", self.before_coda(x), rotary, mask, slots, span, last)
+        return self.transformer["ln_f"](read).to(x.device)
 
     def through(
         self,

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
+from loopcd.models import recognition
 from loopcd.models.checkpoint import Shape
 from loopcd.models.configs import RetrofitConfig
 from loopcd.models.huginn import HuginnMLP
@@ -75,7 +76,7 @@ class RetrofitForCausalLM(RecurrentModel):
     config_class = RetrofitConfig
     kinds = ("retrofit-llama", "retrofit-olmo")
     layer_class = RetrofitLayer
-    stale_tokens = (65504, 65505, 65508, 65509)  # Huginn's, which the converters leave in
+    stale_tokens = recognition.HUGINN_TOKENS  # which the converters leave in
     _no_split_modules = ["RetrofitLayer"]  # noqa: RUF012
 
     def __init__(self, config: RetrofitConfig) -> None:

@@ -105,10 +105,11 @@ class StackedModel(LoopedModel):
         mask = self.enter(tokens, loop)
         for layer, index in zip(self.model.layers, self.loop_slots(loop), strict=True):
             x = layer(x, tokens.rotary, mask, None if tokens.cache is None else tokens.cache.slot(index), tokens.span)
-        return LoopState(self.model.norm(x) if self.norm_between_loops else x, loop, tokens)
+        x = self.model.norm(x) if self.norm_between_loops else x
+        return LoopState(x.to(state.hidden.device), loop, tokens)
 
     def readout(self, state: LoopState, last: bool = False) -> Tensor:
         return self.read_latents(state.hidden[:, -1:] if last else state.hidden)
 
     def read_latents(self, latents: Tensor, input_ids: Tensor | None = None) -> Tensor:
-        return latents if self.norm_between_loops else self.model.norm(latents)
+        return latents if self.norm_between_loops else self.model.norm(latents).to(latents.device)
