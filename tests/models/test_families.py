@@ -1,5 +1,7 @@
 """Every family has the properties of tests/family.py, and public sizes have public names and counts."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,19 @@ import loopcd
 from family import PROPERTIES, main
 from loopcd.models import LoopedModel, RetrofitConfig
 from loopcd.models.presets import PUBLIC, empty_model, preset
-from tools import LATER, Golden, assert_close, logits_of, random_ids, tiny_nanbeige, tiny_olmo, tiny_parcae, tiny_retrofit
+from tools import (
+    LATER,
+    Golden,
+    assert_close,
+    logits_of,
+    random_ids,
+    tiny_huginn,
+    tiny_nanbeige,
+    tiny_olmo,
+    tiny_ouro,
+    tiny_parcae,
+    tiny_retrofit,
+)
 
 _made: dict[str, LoopedModel] = {}
 
@@ -134,6 +148,47 @@ def test_a_model_of_two_loops_has_one_contrast() -> None:
     assert preset(tiny_nanbeige(num_loops=2)).amateur_loop == 1
     assert preset(tiny_retrofit(mean_recurrence=32)).amateur_loop == 8
     assert isinstance(PUBLIC["smcleish/Recurrent-TinyLlama-3T-train-recurrence-32"](), RetrofitConfig)
+
+
+# What is saved is what the public code reads
+
+
+def saved_fields(model: LoopedModel, folder: Path) -> dict[str, Any]:
+    model.save_pretrained(folder)
+    return json.loads((folder / "config.json").read_text())
+
+
+class PublicRaven:
+    """How the public class of Huginn takes its fields: the switch by one name, which it hands on by the other."""
+
+    def __init__(self, tie_embeddings: bool = True, **fields: Any) -> None:
+        self.fields = dict(tie_word_embeddings=tie_embeddings, **fields)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("make", [tiny_huginn, tiny_retrofit, tiny_olmo])
+def test_the_public_class_of_huginn_takes_the_saved_fields(make: Any, tied: bool, tmp_path: Path) -> None:
+    fields = saved_fields(make(tie_embeddings=tied, tie_word_embeddings=tied), tmp_path)
+    assert PublicRaven(**fields).fields["tie_word_embeddings"] is tied
+    if make is not tiny_huginn:
+        assert fields["rope_theta"] == make().config.rope_theta and "rope_parameters" not in fields
+        assert (fields["rope_scaling"] is None) == (make is tiny_olmo)
+
+
+def test_rotary_bases_are_saved_by_their_public_names(tmp_path: Path) -> None:
+    fields = saved_fields(tiny_ouro(rope_theta=1e6), tmp_path / "ouro")
+    assert fields["rope_theta"] == 1e6 and fields["rope_scaling"] is None
+    fields = saved_fields(tiny_nanbeige(rope_theta=7e7), tmp_path / "nanbeige")
+    assert fields["rope_theta"] == 7e7 and fields["num_loops"] == 3
+
+
+def test_a_saved_parcae_has_the_fields_of_the_public_class_alone(tmp_path: Path) -> None:
+    golden = Golden.read("parcae")
+    public = json.loads((golden.folder / "config.json").read_text())
+    assert saved_fields(golden.model, tmp_path / "again") == public
+    fields = saved_fields(tiny_parcae(), tmp_path / "own")
+    assert fields.keys() <= public.keys()
+    assert (fields["norm_class_name"], fields["nonlin_name"], fields["init_strategy"]) == ("RMSNorm", "ReLU2", "scaled-zero")
 
 
 # On the golden checkpoints

@@ -385,7 +385,8 @@ class ParcaeConfig(PreTrainedConfig):
         self.value_tables, self.value_gates = recognition.parcae_values_in(self, names)
 
     def to_dict(self) -> dict[str, Any]:
-        fields = super().to_dict()
+        # the public class draws weights before it reads them, which fails for zero ones that are not orthogonal
+        fields = {**recognition.PARCAE_FIXED, "init_orthogonal": True, **super().to_dict()}
         return {"_class_name": "ParcaeConfig", **{name: fields[name] for name in recognition.PARCAE_FIELDS if name in fields}}
 
     def to_diff_dict(self) -> dict[str, Any]:

@@ -167,16 +167,19 @@ PARCAE_FIELDS = (  # of the public configuration class, which takes no others
     *("model_class_name", "_is_recurrent_block_config"),
 )
 PARCAE_CHECKED = ("injection_type", "state_init", "rope_settings")
+PARCAE_FIXED = {  # what the public class has other defaults for
+    "block_class_name": "TransformerPreNormBlock",
+    "norm_class_name": "RMSNorm",
+    "mlp_class_name": "BaseMLP",
+    "nonlin_name": "ReLU2",
+    "init_strategy": "scaled-zero",  # others scale the embeddings or the logits
+    "model_class_name": "Parcae",
+}
 _PARCAE_ONLY = {
-    "block_class_name": ("TransformerPreNormBlock",),
-    "norm_class_name": ("RMSNorm",),
-    "mlp_class_name": ("BaseMLP",),
-    "nonlin_name": ("ReLU2",),
-    "init_strategy": ("scaled-zero",),  # others scale the embeddings or the logits
+    **{name: (value,) for name, value in PARCAE_FIXED.items()},
     "mup_model_scaling_factor": (1,),
     "injection_type": ("diagonal", "linear", "add"),
     "state_init": ("like-init", "zero", "normal", "embed", "unit"),
-    "model_class_name": ("Parcae",),
     **dict.fromkeys(("bias", "qk_bias", "use_abacus", "debias_attention", "center_attention"), (False,)),
     "clip_qkv": (None,),
 }
