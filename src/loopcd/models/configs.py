@@ -162,7 +162,7 @@ class RetrofitConfig(PreTrainedConfig):
         if recognition.raven_kind(config_dict) != "retrofit":
             raise ValueError("rope_theta is missing: a retrofitted model has its base model's rotary positions")
         # where only one of the two switches stands there, it is the one that counts
-        tied = config_dict.get("tie_embeddings", config_dict.get("tie_word_embeddings", False))
+        tied = config_dict.get("tie_embeddings", config_dict.get("tie_word_embeddings", True))
         switches = {"tie_embeddings": tied, "tie_word_embeddings": config_dict.get("tie_word_embeddings", tied)}
         # the converters leave Huginn's special tokens in, which are ordinary ones here, or none
         stale = [name for name in recognition.SPECIAL if config_dict.get(name) in recognition.HUGINN_TOKENS]
