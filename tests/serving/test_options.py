@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from loopcd.cli import main
 from loopcd.serving.vllm.options import EngineOptions
 from loopcd.serving.vllm.server import as_flags
-from tools import save_model, tiny_hrm, tiny_huginn, tiny_ouro
+from tools import save_model, tiny_hrm, tiny_huginn, tiny_ouro, tiny_retrofit
 
 
 @pytest.fixture
@@ -70,8 +70,10 @@ def test_ouro_keeps_its_loops_in_another_field(tmp_path: Path) -> None:
 
 def test_what_cannot_be_served_is_refused_before_vllm_is_looked_for(tmp_path: Path, folder: str) -> None:
     hrm = str(save_model(tmp_path / "hrm", tiny_hrm()))
+    retrofit = str(save_model(tmp_path / "retrofit", tiny_retrofit()))
     for options, said in [
         ({"name": hrm}, "with vLLM, huginn_raven and ouro can be served"),
+        ({"name": retrofit}, "is a retrofitted model"),
         ({"name": "no-such-model"}, "there is no model 'no-such-model'"),
         ({"name": folder, "num_loops": 0}, "num_loops=0"),
         ({"name": folder, "dtype": "int8"}, "dtype='int8'"),

@@ -30,6 +30,9 @@ def _evaluation_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--num-loops", type=int, help="Loops to run (the model's own number if not given)."),
         click.option("--batch-size", type=int, help="Prompts run together (by the model's size if not given)."),
         click.option("--dtype", help="float32, bfloat16 or float16 (the checkpoint's own if not given)."),
+        click.option(
+            "--allow-pickle", is_flag=True, help="Also read weights that there are only as pickles; nothing in them is run."
+        ),
         click.option("--device", help="cpu, cuda, ... (a GPU where there is one)."),
         click.option("--allow-code-execution", is_flag=True, help="humaneval, mbpp: run the programs that the model wrote."),
         click.option("--evalplus-python", help="humaneval, mbpp: an interpreter that has EvalPlus (this one if not given)."),

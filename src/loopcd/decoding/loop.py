@@ -59,6 +59,7 @@ class Job:
     cache: LoopCache | None = None  # to go on from; a new one where None
     limit: int | None = None  # the longest text that the job can make
     chunk: int | None = None  # read the prompt in pieces of so many tokens
+    token_type_ids: Tensor | None = None  # [batch, time], see Engine
     numbers: Sequence[int] | None = None  # which prompt of a call each row is, where draws are to follow from that
 
     def longest_row(self) -> int:
@@ -68,7 +69,7 @@ class Job:
     def engine(self, method: "Method") -> Engine:
         batch, time = self.input_ids.shape
         check_memory(self.model, tokens=time, batch=batch, num_loops=self.num_loops)
-        return Engine(self.model, self.num_loops, method.exit, self.init_seed, self.cache, self.limit)
+        return Engine(self.model, self.num_loops, method.exit, self.init_seed, self.cache, self.limit, self.token_type_ids)
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,8 @@ def steps(method: "Method", job: Job) -> Iterator[Step]:
 def prefill(engine: Engine, job: Job, watch: Callable[[LoopState], None]) -> tuple[Reading, Tensor]:
     """Read what the cache does not hold yet of the prompts, in pieces of `job.chunk` tokens where that is given."""
     new, mask = job.input_ids[:, engine.cache.length :], job.attention_mask
-    size = job.chunk or new.shape[1]
+    whole = job.chunk is None or engine.model.prompt_options(new, job.token_type_ids)  # read in both directions: at once
+    size = new.shape[1] if whole else job.chunk
     read = None
     for start in range(0, new.shape[1], max(1, size)):
         part_mask = None if mask is None else mask[:, mask.shape[1] - new.shape[1] + start :][:, :size]
@@ -219,6 +221,7 @@ def run_custom_generate(
     past_key_values: LoopCache | None = None,
     num_loops: int | None = None,
     init_seed: int | Sequence[int] | None = None,
+    token_type_ids: Tensor | None = None,
     **_: Any,
 ) -> Tensor | LoopedOutput:
     """The decoding loop that transformers' `generate` calls when it is given a method as `custom_generate`."""
@@ -256,6 +259,7 @@ def run_custom_generate(
         init_seed=init_seed,
         cache=past_key_values,
         chunk=config.prefill_chunk_size,
+        token_type_ids=token_type_ids,
     )
     rows = method.rows(job, None if streamer is None else lambda step: _put(streamer, step))
     if streamer is not None:

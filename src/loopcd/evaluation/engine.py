@@ -85,12 +85,13 @@ class LocalEngine:
         device: str | None = None,
         num_loops: int | None = None,
         batch_size: int | None = None,
+        allow_pickle: bool = False,
     ) -> LocalEngine:
         """A model by name, folder or hub id; batches of 64 for small models and of 16 for others, unless given."""
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"--batch-size {batch_size}: a whole number of at least 1")
-        folder = find(name)
-        model, tokenizer = load(folder, dtype=dtype, device=device)
+        folder = find(name, allow_pickle=allow_pickle)
+        model, tokenizer = load(folder, dtype=dtype, device=device, allow_pickle=allow_pickle)
         small = sum(weight.numel() for weight in model.parameters()) < SMALL
         loops, rows = checked_loops(num_loops, model.num_loops), batch_size or (64 if small else 16)
         # threads that wait for each other at every small product take longer than one that does not wait

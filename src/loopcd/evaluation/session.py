@@ -53,6 +53,7 @@ class Session:
     batch_size: int | None = None
     dtype: str | None = None
     device: str | None = None
+    allow_pickle: bool = False
     allow_code_execution: bool = False
     evalplus_python: str | None = None
     weak_isolation: bool = False
@@ -118,7 +119,7 @@ class Session:
     def make_engine(self) -> ModelEngine:
         if self.other_engine is not None:
             return self.other_engine(self)
-        return LocalEngine.load(self.model, self.dtype, self.device, self.num_loops, self.batch_size)
+        return LocalEngine.load(self.model, self.dtype, self.device, self.num_loops, self.batch_size, self.allow_pickle)
 
     def evaluate(self, out: Path | None, report: Report, announce: Announce) -> Evaluation:
         plan, task = self.plan(), self.make_task()

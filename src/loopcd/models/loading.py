@@ -13,12 +13,10 @@ from transformers.utils import logging as transformers_logging
 
 from loopcd.models import checkpoint
 from loopcd.models.memory import free_bytes, gigabytes
-from loopcd.models.presets import FAMILIES, PUBLIC
+from loopcd.models.presets import PUBLIC, family_in
 from loopcd.models.stages import LoopedModel, checked_loops
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_WEIGHTS = "*.safetensors"
-_WANTED = ["*.json", _WEIGHTS, "tokenizer*", "*.model", "*.txt", "*.jinja"]
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -30,31 +28,31 @@ def load(
     num_loops: int | None = None,
     attn_implementation: str | None = None,
     compile: bool = False,
+    allow_pickle: bool = False,
 ) -> tuple[LoopedModel, PreTrainedTokenizerBase | None]:
     """A model, ready to generate, and its tokenizer (None where the folder has none).
 
     `name` is a built-in model, a folder, or a hub id. `dtype` is the checkpoint's own unless given; `num_loops` runs
     fewer or more loops than the model was trained for. `compile` compiles the layers' parts (some time at the first passes).
+    `allow_pickle` also takes weights in pickled files, where there are no others: their tensors, and nothing else of them.
     """
     wanted_dtype, wanted_device = checked_dtype(dtype), checked_device(device)
     if num_loops is not None:
         checked_loops(num_loops, 0)
-    folder = find(name)
-    config = checkpoint.read_config(folder)
-    family = FAMILIES.get(str(config.get("model_type")))
-    if family is None:
-        raise ValueError(f"{name} has model type {config.get('model_type')!r}: looped models are {', '.join(FAMILIES)}")
-    checkpoint.check_config(family.config_class, folder)
-    files = checkpoint.weight_files(folder)
-    checkpoint.check_readable(files)
-    _check_room(name, files, wanted_device)
-    model = _read(family, folder, wanted_dtype, attn_implementation)
+    folder = find(name, allow_pickle=allow_pickle)
+    family = family_in(folder)
+    _check_room(name, checkpoint.files_to_read(folder, allow_pickle), wanted_device)
+    options = {"attn_implementation": attn_implementation} if attn_implementation is not None else {}
+    model = _read(family, folder, dtype=wanted_dtype or "auto", allow_pickle=allow_pickle, **options)
     checkpoint.check_finite(model, name)
     if num_loops is not None:
         model.set_num_loops(num_loops)
     if compile:
         model.compile_loops()
-    return model.to(wanted_device).eval(), load_tokenizer(folder)  # pyright: ignore[reportArgumentType]
+    tokenizer = load_tokenizer(folder)
+    if tokenizer is not None:
+        _agree(model, tokenizer)
+    return model.to(wanted_device).eval(), tokenizer  # pyright: ignore[reportArgumentType]
 
 
 def built_in() -> dict[str, Path]:
@@ -63,7 +61,7 @@ def built_in() -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(assets.glob("*/config.json"))}
 
 
-def find(name: str | Path, weights: bool = True) -> Path:
+def find(name: str | Path, weights: bool = True, allow_pickle: bool = False) -> Path:
     """The folder of a built-in model, of a local one, or of one downloaded from the hub, without its weights if need be."""
     if str(name) in built_in():
         return built_in()[str(name)]
@@ -75,7 +73,8 @@ def find(name: str | Path, weights: bool = True) -> Path:
     if not _HUB_ID.fullmatch(str(name)) or str(name).startswith("."):
         raise ValueError(f"there is no model {str(name)!r}: name one of {known}, a folder, or a hub id OWNER/NAME")
     try:
-        wanted = [pattern for pattern in _WANTED if weights or pattern != _WEIGHTS]
+        wanted = [pattern for pattern in checkpoint.WANTED if weights or pattern != checkpoint.SAFETENSORS]
+        wanted += checkpoint.PICKLED if weights and allow_pickle else ()
         return Path(snapshot_download(str(name), allow_patterns=wanted))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -110,24 +109,18 @@ def _check_room(name: object, files: list[Path], device: torch.device) -> None:
         raise MemoryError(f"the weights of {name} take {gigabytes(needed)}, but {gigabytes(free)} are free on {device}")
 
 
-def _read(family: type[LoopedModel], folder: Path, dtype: torch.dtype | None, attn_implementation: str | None) -> LoopedModel:
-    # weights of another shape are named by check_names; transformers' own error only points at a printed table
-    options: dict[str, Any] = {"dtype": dtype or "auto", "output_loading_info": True, "ignore_mismatched_sizes": True}
-    if attn_implementation is not None:
-        options["attn_implementation"] = attn_implementation
+def _read(family: type[LoopedModel], folder: Path, **options: Any) -> LoopedModel:
     shown, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     try:
-        model, info = family.from_pretrained(folder, **options)
+        return family.from_pretrained(folder, **options)
     except RuntimeError as error:
         raise ValueError(f"the checkpoint {folder} does not fit its config.json: {error}") from error
     finally:
         transformers_logging.set_verbosity(verbosity)
         if shown:
             transformers_logging.enable_progress_bar()
-    checkpoint.check_names(folder, info)
-    return model
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
@@ -135,10 +128,23 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         return None
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # tokenizers raises plain Exception
         raise ValueError(f"the tokenizer in {folder} cannot be read: {error}") from error
     tokenizer.padding_side = "left"
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def _agree(model: LoopedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """A text ends by the checkpoint's end tokens or the tokenizer's; other tokens that it does not name are the tokenizer's."""
+    config = model.generation_config
+    if config is None:
+        return
+    listed = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+    ends = list(dict.fromkeys(token for token in (*listed, tokenizer.eos_token_id) if token is not None))
+    config.eos_token_id = ends if len(ends) > 1 else next(iter(ends), None)
+    for name in ("bos_token_id", "pad_token_id"):
+        if getattr(config, name) is None:
+            setattr(config, name, getattr(tokenizer, name))

@@ -57,7 +57,7 @@ class VLLMEngine:
             os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # one process starts sooner than three
         all_arguments = {**started.arguments(cpu), **arguments}
         workers = Replicas(all_arguments) if options.data_parallel > 1 else OneReplica(all_arguments)
-        tokenizer = AutoTokenizer.from_pretrained(started.folder)
+        tokenizer = AutoTokenizer.from_pretrained(started.folder, trust_remote_code=False)
         rows = batch_size or AT_ONCE * options.data_parallel
         return cls(empty_model(started.config), tokenizer, options.name, started, workers, rows)
 

@@ -9,6 +9,7 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from loopcd.evaluation.engine import SMALL
 from loopcd.models.checkpoint import read_config, weight_files
+from loopcd.models.configs import RetrofitConfig
 from loopcd.models.loading import checked_dtype, find
 from loopcd.models.memory import free_bytes
 from loopcd.models.presets import empty_model
@@ -46,7 +47,9 @@ class EngineOptions:
         if model_type not in FAMILIES:
             raise ValueError(f"{self.name} has model type {model_type!r}: with vLLM, {' and '.join(FAMILIES)} can be served")
         weight_files(folder)
-        config = AutoConfig.from_pretrained(folder)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        if isinstance(config, RetrofitConfig):  # of Huginn's model type, with other layers
+            raise ValueError(f"{self.name} is a retrofitted model: with vLLM, {' and '.join(FAMILIES)} can be served")
         field = FAMILIES[str(model_type)]
         setattr(config, field, checked_loops(self.num_loops, getattr(config, field)))
         dtype = checked_dtype(self.dtype) or config.dtype
