@@ -128,7 +128,7 @@ class _Request:
         config, own = self.model.generation_config, getattr(self.tokenizer, "eos_token_id", None)
         from_model = config.eos_token_id if config is not None else None
         listed = from_model if isinstance(from_model, list) else [from_model]
-        return {token for token in (*listed, own) if token is not None}
+        return {token for token in (*listed, own) if isinstance(token, int)}  # a checkpoint may say anything
 
     def _pad(self) -> int:
         pad = getattr(self.tokenizer, "pad_token_id", None)
