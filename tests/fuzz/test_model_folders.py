@@ -162,25 +162,13 @@ FOLDERS: dict[str, Change] = {
 }
 
 
-# Where loading itself still lets an error of a library through. Each is to be taken out of this list when it is mended.
-WAITING = {
-    *("config: nested", "config: nested objects", "flipped config 2", "model_type: a list", "model_type: nested"),
-    *("vocab_size: '9'", "vocab_size: None", "vocab_size: []", "vocab_size: 1.5", "hidden_size: 'x'", "hidden_size: None"),
-    *("loops: 'x'", "loops: None", "heads: 'x'", "eos: a text", "rope_theta: nothing", "dtype: a class", "dtype: a number"),
-    *("attention: a kernel of the hub", "index: nested", "index: numbers", "code beside it"),
-}
-CASES = [
-    pytest.param(name, marks=pytest.mark.xfail(reason="loading", strict=False)) if name in WAITING else name for name in FOLDERS
-]
-
-
 @pytest.fixture(scope="session")
 def wholes(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     base = tmp_path_factory.mktemp("models")
     return [save_model(base / "huginn", tiny_huginn(2)), save_model(base / "ouro", tiny_ouro(2))]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", FOLDERS)
 def test_every_folder_is_loaded_or_refused(name: str, wholes: list[Path], tmp_path: Path) -> None:
     family = list(FOLDERS).index(name) % 2
     folder = copytree(wholes[family], tmp_path / "model")

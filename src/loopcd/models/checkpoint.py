@@ -37,6 +37,9 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(config, dict):
         raise ValueError(f"{path} holds a {type(config).__name__}, not the fields of a configuration")
+    for name in ("model_type", "dtype", "torch_dtype"):
+        if not isinstance(config.get(name), str | None):
+            raise ValueError(f"{path} cannot be used: {name}={config[name]!r} should be a text")
     return config
 
 
