@@ -155,7 +155,7 @@ def with_exits(
         gone = state.keep(leaving.nonzero().squeeze(1))
         said[rows[leaving]] = model.head(model.readout(gone)[:, -1])
         if loop < model.num_loops:
-            cache.leave(gone.tokens.span, loop)
+            cache.leave(gone.tokens.span, loop, ids.device)
         state, rows = state.keep((~leaving).nonzero().squeeze(1)), rows[~leaving]
         if len(rows) == 0:
             break

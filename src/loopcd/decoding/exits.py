@@ -98,7 +98,7 @@ def run_loops(
             continue
         if ended is None and bool(leaving.all()):  # the usual end of a single row, without the work of telling rows apart
             if whole.cache is not None:
-                whole.cache.leave(whole.span, state.loop)
+                whole.cache.leave(whole.span, state.loop, device)
             return state, ran.fill_(state.loop)
         rows = torch.arange(batch, device=device) if state.tokens.span.rows is None else state.tokens.span.rows
         ended = torch.empty_like(state.hidden[:1]).repeat(batch, 1, 1) if ended is None else ended
@@ -106,7 +106,7 @@ def run_loops(
         ended[rows[gone]] = state.hidden[gone]
         ran[rows[gone].cpu()] = state.loop
         if whole.cache is not None:
-            whole.cache.leave(state.tokens.span.keep(gone), state.loop)
+            whole.cache.leave(state.tokens.span.keep(gone), state.loop, device)
         if not len(staying):
             return LoopState(ended, state.loop, whole), ran
         state = state.keep(staying)

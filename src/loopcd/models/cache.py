@@ -192,13 +192,12 @@ class LoopCache(Cache):
             self.branches[name] = Branch(self, slots)
         return self.branches[name]
 
-    def leave(self, span: Span, loop: int) -> None:
-        """Note that the span's tokens, some of those of the open pass, left after `loop` loops."""
+    def leave(self, span: Span, loop: int, device: torch.device) -> None:
+        """Note that the span's tokens, some of those of the open pass, left after `loop` loops; their latents' device."""
         if self.exited == "last":
             if self.reach is None:
                 self.reach = Reach(self.span or span, loop)
             return
-        device = next(slot.device for slot in self._all_slots() if slot.is_initialized)
         if self.depths is None:
             self.depths = torch.full((self.batch, self.length), _FULL_DEPTH, dtype=torch.int32, device=device)
         self.depths[row_index(span, device), column_index(span, device)] = loop

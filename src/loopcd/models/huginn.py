@@ -164,7 +164,8 @@ class HuginnForCausalLM(CodaModel):
         tokens, position_ids = self.open_pass(x, cache, attention_mask, position_ids)
         rotary = self.make_rotary(position_ids, tokens.length)
         slots = range(self.layers_in[0])
-        x = _through(self.transformer["prelude"], x, rotary, tokens.mask, slots_of(cache, slots), tokens.span)
+        home = x.device
+        x = _through(self.transformer["prelude"], x, rotary, tokens.mask, slots_of(cache, slots), tokens.span).to(home)
         if init_state is None:
             init_state = self.initial_state(x, position_ids, init_seed)
         return LoopState(init_state, 0, Pass(tokens.span, cache, tokens.mask, rotary, injected=x))
@@ -176,13 +177,13 @@ class HuginnForCausalLM(CodaModel):
         slots = slots_of(tokens.cache, self.loop_slots(state.loop + 1))
         mask = self.enter(tokens, state.loop + 1)
         x = _through(self.transformer["core_block"], x, tokens.rotary, mask, slots, tokens.span)
-        return LoopState(x, state.loop + 1, tokens)
+        return LoopState(x.to(state.hidden.device), state.loop + 1, tokens)
 
     def through_coda(
         self, x: Tensor, rotary: Any, mask: Tensor | None, slots: Sequence[Any], span: Span, last: bool = False
     ) -> Tensor:
         norm = self.transformer["ln_f"]
-        return norm(_through(self.transformer["coda"], norm(x), rotary, mask, slots, span, last))
+        return norm(_through(self.transformer["coda"], norm(x), rotary, mask, slots, span, last)).to(x.device)
 
     def make_rotary(self, position_ids: Tensor, length: int) -> tuple[Tensor, Tensor]:
         return self.rotary(position_ids, length, torch.float32)

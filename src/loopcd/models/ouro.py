@@ -20,7 +20,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from loopcd.models.cache import LoopCache
 from loopcd.models.configs import OuroConfig
 from loopcd.models.layers import LoopedLayer, RMSNorm, RotaryTable, rotate_halves
-from loopcd.models.stages import LoopedModel, LoopState, Pass, checked_loops
+from loopcd.models.stages import LoopedModel, LoopState, Pass, checked_loops, heard_loops
 
 
 class OuroAttention(nn.Module):
@@ -152,7 +152,7 @@ class OuroForCausalLM(LoopedModel):
         mask = self.enter(tokens, loop)
         for layer, index in zip(self.model.layers, self.loop_slots(loop), strict=True):
             x = layer(x, tokens.rotary, mask, None if tokens.cache is None else tokens.cache.slot(index), tokens.span)
-        return LoopState(self.model.norm(x), loop, tokens)
+        return LoopState(self.model.norm(x).to(state.hidden.device), loop, tokens)
 
     def readout(self, state: LoopState, last: bool = False) -> Tensor:
         return state.hidden[:, -1:] if last else state.hidden
@@ -161,7 +161,7 @@ class OuroForCausalLM(LoopedModel):
 
     def gate_logits(self, state: LoopState) -> Tensor:
         """The gate's logit [rows, time] after this loop."""
-        return self.model.early_exit_gate(state.hidden).squeeze(-1)
+        return self.model.early_exit_gate(state.hidden).squeeze(-1).to(state.hidden.device)
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -185,6 +185,7 @@ class OuroForCausalLM(LoopedModel):
         `exit_threshold` takes for each token the first loop at which the gate's cumulated probability reaches it,
         `exit_at_step` one loop for all (0 is the first), `use_weighted_exit` the mean over the gate's distribution.
         """
+        num_loops = heard_loops(num_loops, kwargs)
         # every argument stands in the signature: transformers' generate passes on only what it finds there
         options = {
             **kwargs,

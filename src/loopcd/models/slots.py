@@ -100,13 +100,15 @@ class Slot(CacheLayerMixin):
         self._values[rows, :, columns] = value_states.transpose(1, 2)
         if span.rows is None:
             return self._keys[:, :, : span.stop], self._values[:, :, : span.stop]
-        return self._keys[span.rows, :, : span.stop], self._values[span.rows, :, : span.stop]
+        rows = rows[:, 0]
+        return self._keys[rows, :, : span.stop], self._values[rows, :, : span.stop]
 
     def before(self, stop: int, rows: Tensor | None) -> tuple[Tensor, Tensor]:
         """Keys and values [rows, heads, stop, head_dim] of the columns before `stop`; of some rows, a copy."""
         assert self._keys is not None and self._values is not None
         if rows is None:
             return self._keys[:, :, :stop], self._values[:, :, :stop]
+        rows = rows.to(self._keys.device)
         return self._keys[rows, :, :stop], self._values[rows, :, :stop]
 
     def take_over(self, source: "Slot", row: int, columns: slice, span: Span) -> None:
@@ -159,13 +161,13 @@ class Beside:
 
 
 def row_index(span: Span, device: torch.device) -> Tensor:
-    rows = torch.arange(span.batch, device=device) if span.rows is None else span.rows
+    rows = torch.arange(span.batch, device=device) if span.rows is None else span.rows.to(device)
     return rows[:, None]  # [rows, 1]
 
 
 def column_index(span: Span, device: torch.device) -> Tensor:
     if span.columns is not None:
-        return span.columns  # [rows, time]
+        return span.columns.to(device)  # [rows, time]
     return torch.arange(span.start, span.stop, device=device)[None]  # [1, time]
 
 

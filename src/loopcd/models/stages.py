@@ -7,6 +7,8 @@
 
 A family implements these (and says where its key/value slots are); the forward pass, generation through transformers and
 early readouts are written here once. Decoding methods, exit rules and drafts are written against the stages as well.
+
+A model may be spread over several devices: then each stage gives its result on the device of what it was given.
 """
 
 import functools
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
 from transformers.modeling_outputs import CausalLMOutputWithPast
@@ -66,6 +68,12 @@ class Pass:
             rotary=rows_of(self.rotary, index),
             injected=None if self.injected is None else self.injected[index],
         )
+
+
+def _plain(head: Any) -> bool:
+    """Whether a head is its weight and nothing else: no adapter, not quantised, not kept elsewhere until it is used."""
+    hooked = head._forward_hooks or head._forward_pre_hooks
+    return type(head) is nn.Linear and head.bias is None and not head.weight.is_meta and not hooked
 
 
 def rows_of(values: Any, index: Tensor | None) -> Any:
@@ -145,9 +153,12 @@ class LoopedModel(PreTrainedModel, GenerationMixin):
     def head(self, hidden: Tensor, tokens: Tensor | None = None) -> Tensor:
         """Logits [..., vocab], or of the token ids `tokens` [..., n] only."""
         if tokens is None:
-            return self.lm_head(hidden)
-        rows = self.lm_head.weight[tokens]  # [..., n, width]
-        return (rows @ hidden[..., None]).squeeze(-1)
+            return self.lm_head(hidden).to(hidden.device)
+        if not _plain(self.lm_head):
+            return self.lm_head(hidden).to(hidden.device).gather(-1, tokens)
+        weight = self.lm_head.weight
+        rows = weight[tokens.to(weight.device)]  # [..., n, width]
+        return (rows @ hidden.to(weight.device)[..., None]).squeeze(-1).to(hidden.device)
 
     def loop_slots(self, loop: int) -> Sequence[int]:
         """The cache slots that loop `loop` (1 is the first) writes."""
@@ -314,8 +325,8 @@ class LoopedModel(PreTrainedModel, GenerationMixin):
         token_types = kwargs.get("token_type_ids")
         if token_types is not None and bool(token_types.any()):
             raise ValueError("token_type_ids: a prompt that attends in both directions is not supported; leave them out")
-        use_cache = self.config.use_cache if use_cache is None else use_cache
-        if past_key_values is None and use_cache and not self.training:
+        num_loops = heard_loops(num_loops, kwargs)
+        if past_key_values is None and use_cache and not self.training:  # only where it is asked for: it is large
             past_key_values = self.new_cache()
         state = self.begin(
             input_ids,
@@ -350,6 +361,8 @@ class LoopedModel(PreTrainedModel, GenerationMixin):
 
         transformers drops these three when the decoding loop is a callable, so they are bound to it here.
         """
+        if "num_steps" in kwargs:
+            kwargs["num_loops"] = heard_loops(kwargs.get("num_loops"), kwargs)
         if not callable(custom_generate):
             return super().generate(*args, custom_generate=custom_generate, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
         if kwargs.get("assistant_model") is not None:
@@ -404,6 +417,16 @@ def positions_of(span: Span, valid: Tensor | None, device: torch.device) -> Tens
     if span.columns is not None:
         return span.columns
     return torch.arange(span.start, span.stop, device=device)[None]
+
+
+def heard_loops(num_loops: int | None, options: dict[str, Any]) -> int | None:
+    """`num_loops`, which the public Huginn code calls `num_steps`; that name is taken out of the options."""
+    num_steps = options.pop("num_steps", None)
+    if num_steps is None:
+        return num_loops
+    if num_loops not in (None, num_steps):
+        raise ValueError(f"num_steps={num_steps!r} is another name of num_loops, which is {num_loops!r}: give one of them")
+    return num_steps
 
 
 def checked_loops(num_loops: int | None, default: int) -> int:
