@@ -4,6 +4,7 @@ Each finding is one sentence that says what was wrong, where, and what would be 
 """
 
 import json
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,23 @@ def check_readable(files: list[Path]) -> None:
                 handle.keys()
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{path} is not a whole safetensors file (truncated or corrupt): {error}") from error
+
+
+def loaded_bytes(files: list[Path], dtype: torch.dtype | None) -> int:
+    """What the weights take once they are loaded in this dtype (None: as they are stored), by the files' headers."""
+    total = 0
+    for path in files:
+        with safe_open(path, framework="pt") as handle:
+            for name in handle.keys():  # noqa: SIM118 (the handle is no mapping)
+                part = handle.get_slice(name)
+                stored = _SIZES.get(part.get_dtype(), 1)
+                wanted = stored if dtype is None or part.get_dtype() not in _FLOATS else dtype.itemsize
+                total += wanted * prod(part.get_shape())
+    return total
+
+
+_FLOATS = ("F64", "F32", "F16", "BF16")
+_SIZES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2}
 
 
 def check_names(source: object, info: dict[str, Any]) -> None:

@@ -27,18 +27,26 @@ def load(
     dtype: str | torch.dtype | None = None,
     device: str | torch.device | None = None,
     num_loops: int | None = None,
-    attn_implementation: str | None = None,
     compile: bool = False,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    device_map: str | dict[str, Any] | None = None,
+    quantization_config: Any = None,
+    attn_implementation: str | None = None,
 ) -> tuple[LoopedModel, PreTrainedTokenizerBase | None]:
     """A model, ready to generate, and its tokenizer (None where the folder has none).
 
     `name` is a built-in model, a folder, or a hub id. `dtype` is the checkpoint's own unless given; `num_loops` runs
     fewer or more loops than the model was trained for. `compile` compiles the layers' parts (some time at the first passes).
+    `revision` and `token` are for the hub. `device_map` (as "auto", over several GPUs) takes the place of `device`; it,
+    `quantization_config` and `attn_implementation` are transformers' own.
     """
+    if device is not None and device_map is not None:
+        raise ValueError(f"device={str(device)!r} and device_map={device_map!r}: one of the two says where the model is")
     wanted_dtype, wanted_device = checked_dtype(dtype), checked_device(device)
     if num_loops is not None:
         checked_loops(num_loops, 0)
-    folder = find(name)
+    folder = find(name, revision, token)
     config = checkpoint.read_config(folder)
     family = FAMILIES.get(str(config.get("model_type")))
     if family is None:
@@ -46,14 +54,24 @@ def load(
     checkpoint.check_config(family.config_class, folder)
     files = checkpoint.weight_files(folder)
     checkpoint.check_readable(files)
-    _check_room(name, files, wanted_device)
-    model = _read(family, folder, wanted_dtype, attn_implementation)
+    given = {
+        "device_map": device_map,
+        "quantization_config": quantization_config,
+        "attn_implementation": attn_implementation,
+    }
+    options = {key: value for key, value in given.items() if value is not None}
+    placed = device_map is not None or quantization_config is not None
+    if not placed:
+        _check_room(name, folder, files, wanted_dtype, wanted_device)
+    model = _read(family, folder, wanted_dtype, options)
     checkpoint.check_finite(model, name)
     if num_loops is not None:
         model.set_num_loops(num_loops)
     if compile:
         model.compile_loops()
-    return model.to(wanted_device).eval(), _tokenizer(folder)  # pyright: ignore[reportArgumentType]
+    if not placed:
+        model = model.to(wanted_device)  # pyright: ignore[reportArgumentType]
+    return model.eval(), _tokenizer(folder)
 
 
 def built_in() -> dict[str, Path]:
@@ -62,7 +80,7 @@ def built_in() -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(assets.glob("*/config.json"))}
 
 
-def find(name: str | Path) -> Path:
+def find(name: str | Path, revision: str | None = None, token: str | bool | None = None) -> Path:
     """The folder of a built-in model, of a local one, or of one downloaded from the hub."""
     if str(name) in built_in():
         return built_in()[str(name)]
@@ -74,7 +92,7 @@ def find(name: str | Path) -> Path:
     if not _HUB_ID.fullmatch(str(name)) or str(name).startswith("."):
         raise ValueError(f"there is no model {str(name)!r}: name one of {known}, a folder, or a hub id OWNER/NAME")
     try:
-        return Path(snapshot_download(str(name), allow_patterns=_WANTED))
+        return Path(snapshot_download(str(name), revision=revision, token=token, allow_patterns=_WANTED))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(
@@ -92,27 +110,35 @@ def checked_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
 
 def checked_device(device: str | torch.device | None) -> torch.device:
     if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device(_accelerators()[0])
     try:
         wanted = torch.device(device)
         torch.empty(0, device=wanted)
     except (RuntimeError, AssertionError) as error:
-        available = "cpu, cuda" if torch.cuda.is_available() else "cpu"
+        available = ", ".join(sorted(_accelerators()))
         raise ValueError(f"device={str(device)!r} cannot be used here (available: {available})") from error
     return wanted
 
 
-def _check_room(name: object, files: list[Path], device: torch.device) -> None:
-    needed, free = sum(path.stat().st_size for path in files), free_bytes(device)
+def _accelerators() -> list[str]:
+    """The kinds of devices that there are, the one to take first."""
+    found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    return [name for name, there in found.items() if there]
+
+
+def _check_room(name: object, folder: Path, files: list[Path], dtype: torch.dtype | None, device: torch.device) -> None:
+    """The weights as they will be, which may be half of what the files hold."""
+    config = checkpoint.read_config(folder)
+    if dtype is None:
+        dtype = DTYPES.get(str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch."))
+    needed, free = checkpoint.loaded_bytes(files, dtype), free_bytes(device)
     if free is not None and needed > free:
         raise MemoryError(f"the weights of {name} take {gigabytes(needed)}, but {gigabytes(free)} are free on {device}")
 
 
-def _read(family: type[LoopedModel], folder: Path, dtype: torch.dtype | None, attn_implementation: str | None) -> LoopedModel:
+def _read(family: type[LoopedModel], folder: Path, dtype: torch.dtype | None, given: dict[str, Any]) -> LoopedModel:
     # weights of another shape are named by check_names; transformers' own error only points at a printed table
-    options: dict[str, Any] = {"dtype": dtype or "auto", "output_loading_info": True, "ignore_mismatched_sizes": True}
-    if attn_implementation is not None:
-        options["attn_implementation"] = attn_implementation
+    options: dict[str, Any] = {"dtype": dtype or "auto", "output_loading_info": True, "ignore_mismatched_sizes": True, **given}
     shown, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
