@@ -272,9 +272,12 @@ def placed(model: M, where: str | Mapping[str, str]) -> M:
     if not isinstance(where, str):
         from accelerate.hooks import attach_align_device_hook_on_blocks
 
-        skip = getattr(model, "_skip_keys_device_placement", None)
-        offload = dict.fromkeys(where, False)
-        attach_align_device_hook_on_blocks(model, execution_device=by_name, offload=offload, skip_keys=skip)
+        attach_align_device_hook_on_blocks(
+            model,
+            execution_device={name: torch.device(each) for name, each in by_name.items()},
+            offload=dict.fromkeys(where, False),
+            skip_keys=getattr(model, "_skip_keys_device_placement", None),
+        )
     return model
 
 

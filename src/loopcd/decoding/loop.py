@@ -67,7 +67,7 @@ class Job:
 
     def engine(self, method: "Method") -> Engine:
         batch, time = self.input_ids.shape
-        check_memory(self.model, tokens=time, batch=batch, num_loops=self.num_loops)
+        check_memory(self.model, tokens=max(time, self.limit or 0), batch=batch, num_loops=self.num_loops)
         return Engine(self.model, self.num_loops, method.exit, self.init_seed, self.cache, self.limit)
 
 
@@ -255,6 +255,7 @@ def run_custom_generate(
         num_loops=num_loops,
         init_seed=init_seed,
         cache=past_key_values,
+        limit=config.max_length,
         chunk=config.prefill_chunk_size,
     )
     rows = method.rows(job, None if streamer is None else lambda step: _put(streamer, step))

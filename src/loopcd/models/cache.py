@@ -2,9 +2,9 @@
 
 A looped model attends once per (loop, layer), so it keeps one slot of keys and values for each. All slots of a cache share
 their columns: column c of row b is the same token everywhere. A pass first opens a `Span` of columns (`LoopCache.open`),
-then every attention call writes into its slot there. Storage grows geometrically, is never concatenated, and can be
-cropped, also row by row. A model that is read out early through layers with keys of their own (Huginn's coda) keeps those
-in a `Branch`.
+then every attention call writes into its slot there. Storage is taken once where the longest text is known, grows
+geometrically otherwise, is never concatenated, and can be cropped, also row by row. A model that is read out early through
+layers with keys of their own (Huginn's coda) keeps those in a `Branch`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from loopcd.models.slots import Slot, Span, column_index, row_index
+from loopcd.models.slots import Slot, Span, column_index, in_blocks, row_index
 
 Exited = Literal["last", "skip"]
 
 GROWTH = 1.5
-BLOCK = 32  # columns are reserved in multiples of this
 
 
 class Branch:
@@ -128,8 +127,8 @@ class LoopCache(Cache):
     """A transformers `Cache` with one slot per (loop, layer).
 
     `exited` says how later tokens see, at loop r, a token that left the loop before r: by its `"last"` computed entry,
-    or not at all (`"skip"`, the public Huginn code's default). `limit` bounds the growth, for example by the
-    longest text that a call can make.
+    or not at all (`"skip"`, the public Huginn code's default). `limit` is the longest text that a call can make: room for it
+    is taken at once, and a longer one is still possible.
     """
 
     def __init__(self, exited: Exited = "last", limit: int | None = None) -> None:
@@ -215,9 +214,9 @@ class LoopCache(Cache):
         return None if self.depths is None else self.depths >= loop
 
     def capacity_for(self, columns: int, current: int) -> int:
-        grown = max(columns, int(current * GROWTH))
-        capacity = -(-grown // BLOCK) * BLOCK
-        return capacity if self.limit is None else max(columns, min(capacity, self.limit))
+        if self.limit is not None and columns <= self.limit:
+            return self.limit
+        return in_blocks(max(columns, int(current * GROWTH)))
 
     def crop(self, tokens_to_remove: int) -> None:
         """Drop the last columns: a negative number is how many (0: none), a positive one the length to keep.

@@ -5,29 +5,27 @@
     readout(state)              -> hidden     what the head reads
     head(hidden, tokens=None)   -> logits     all of the vocabulary, or only the given token ids
 
-A family implements these (and says where its key/value slots are); the forward pass, generation through transformers and
-early readouts are written here once. Decoding methods, exit rules and drafts are written against the stages as well.
+A family implements these (and says where its key/value slots are); the forward pass and early readouts are written here
+once, generation through transformers in `generation`. Decoding methods, exit rules and drafts are written against the
+stages as well.
 
 A model may be spread over several devices: then each stage gives its result on the device of what it was given.
 """
 
-import functools
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin, PreTrainedModel
-from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
+from transformers import PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from loopcd.models.cache import LoopCache
 from loopcd.models.checkpoint import weight_files
+from loopcd.models.generation import LoopedGenerationMixin, checked_loops, heard_loops
 from loopcd.models.layers import LoopedLayer, causal_mask
-from loopcd.models.memory import check_memory
 from loopcd.models.slots import Span
 
 Coda = Literal["own", "shared"]
@@ -121,7 +119,7 @@ class LoopState:
         return LoopState(self.hidden[index], self.loop, self.tokens.keep(index), extra)
 
 
-class LoopedModel(PreTrainedModel, GenerationMixin):
+class LoopedModel(PreTrainedModel, LoopedGenerationMixin):
     """The stages' interface and what is built on it; the families derive from this."""
 
     supports_gradient_checkpointing = False
@@ -354,58 +352,6 @@ class LoopedModel(PreTrainedModel, GenerationMixin):
             hidden_states=tuple(latents) if output_hidden_states else None,  # pyright: ignore[reportArgumentType]
         )
 
-    # -- generation through transformers ------------------------------------------------------------------------------
-
-    def generate(self, *args: Any, custom_generate: str | Callable | None = None, **kwargs: Any) -> Any:
-        """transformers' `generate`; a callable `custom_generate` also gets the streamer, the tokenizer and stop strings.
-
-        transformers drops these three when the decoding loop is a callable, so they are bound to it here.
-        """
-        if "num_steps" in kwargs:
-            kwargs["num_loops"] = heard_loops(kwargs.get("num_loops"), kwargs)
-        if not callable(custom_generate):
-            return super().generate(*args, custom_generate=custom_generate, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
-        if kwargs.get("assistant_model") is not None:
-            raise ValueError("assistant_model has no effect with a decoding method: leave it out")
-        accepted = inspect.signature(custom_generate).parameters
-        bound = {name: kwargs.get(name) for name in ("streamer", "tokenizer") if name in accepted}
-        tokenizer = kwargs.pop("tokenizer", None)
-        stop_strings = kwargs.pop("stop_strings", None)
-        if stop_strings is not None:
-            if tokenizer is None:
-                raise ValueError("stop_strings needs the tokenizer: generate(..., tokenizer=tokenizer)")
-            criteria = kwargs.pop("stopping_criteria", None) or []
-            kwargs["stopping_criteria"] = StoppingCriteriaList([*criteria, StopStringCriteria(tokenizer, stop_strings)])
-        chosen = functools.partial(custom_generate, **bound)
-        return super().generate(*args, custom_generate=chosen, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
-
-    def _prepare_cache_for_generation(
-        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> None:
-        given = model_kwargs.get("past_key_values")
-        if given is not None:
-            if not isinstance(given, LoopCache):
-                raise ValueError(f"past_key_values is a {type(given).__name__}: a looped model needs a loopcd LoopCache")
-            return
-        if generation_config.assistant_early_exit is not None:
-            raise ValueError(
-                f"assistant_early_exit={generation_config.assistant_early_exit}: a looped model stops at a loop, not at a "
-                "layer; draft with loopcd.SelfDraft(loops=...)"
-            )
-        if generation_config.cache_implementation not in (None, "dynamic"):
-            raise ValueError(
-                f"cache_implementation={generation_config.cache_implementation!r}: a looped model keeps one slot per "
-                "(loop, layer) in its own cache; leave it unset"
-            )
-        if generation_config.use_cache is not False:
-            # transformers gives no mask where nothing is padding; both are already repeated for beams and sequences
-            given = [model_kwargs[name] for name in ("attention_mask", "position_ids") if model_kwargs.get(name) is not None]
-            if given:
-                rows, tokens = given[0].shape[0], given[0].shape[-1]
-                loops = checked_loops(model_kwargs.get("num_loops"), self.num_loops)
-                check_memory(self, tokens=tokens, batch=rows, num_loops=loops)
-            model_kwargs["past_key_values"] = self.new_cache(limit=generation_config.max_length)
-
 
 def positions_of(span: Span, valid: Tensor | None, device: torch.device) -> Tensor:
     """Positions [batch or 1, time] of the span's tokens: padding does not count."""
@@ -417,24 +363,6 @@ def positions_of(span: Span, valid: Tensor | None, device: torch.device) -> Tens
     if span.columns is not None:
         return span.columns
     return torch.arange(span.start, span.stop, device=device)[None]
-
-
-def heard_loops(num_loops: int | None, options: dict[str, Any]) -> int | None:
-    """`num_loops`, which the public Huginn code calls `num_steps`; that name is taken out of the options."""
-    num_steps = options.pop("num_steps", None)
-    if num_steps is None:
-        return num_loops
-    if num_loops not in (None, num_steps):
-        raise ValueError(f"num_steps={num_steps!r} is another name of num_loops, which is {num_loops!r}: give one of them")
-    return num_steps
-
-
-def checked_loops(num_loops: int | None, default: int) -> int:
-    if num_loops is None:
-        return default
-    if isinstance(num_loops, bool) or not isinstance(num_loops, int) or num_loops < 1:
-        raise ValueError(f"num_loops={num_loops!r}: a whole number of loops, at least 1")
-    return num_loops
 
 
 @torch.no_grad()
