@@ -188,7 +188,7 @@ class LoopGuidanceScorer:
         early = self.model.head(self.early.read(reading, torch.arange(len(logits)))).float()
         self.early.clear()
         weight = rules.adaptive_weight(logits, self.weight) if self.adaptive else self.weight
-        values = rules.loop_guidance(logits, early, weight)
+        values = rules.loop_guidance(logits, early, weight).masked_fill(logits == rules.IMPOSSIBLE, rules.IMPOSSIBLE)
         return Scores(values, None, logits.shape[1], nowhere, ~nowhere, reading.count)
 
 

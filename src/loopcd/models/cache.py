@@ -140,6 +140,7 @@ class LoopCache(Cache):
         self.batch = 0
         self.length = 0  # columns in use
         self.lengths: Tensor | None = None  # [batch], where rows have different lengths
+        self.behind = 0  # tokens that were written after these and not read
         self.span: Span | None = None  # what the pass under way writes
         self.valid: Tensor | None = None  # [batch, length] bool, False for padding; None: no padding
         self.depths: Tensor | None = None  # "skip": [batch, length] loops each column ran; None: nothing left early
@@ -150,7 +151,7 @@ class LoopCache(Cache):
         """Take the next `time` columns of each row; `padding` [batch, time] marks real tokens by True."""
         if self.batch not in (0, batch):
             raise ValueError(f"a pass of {batch} rows on a cache of {self.batch} rows")
-        self.batch = batch
+        self.batch, self.behind = batch, 0
         if self.lengths is None:
             span = Span(batch, self.length, self.length + time)
         else:
@@ -237,7 +238,7 @@ class LoopCache(Cache):
             branch.crop_rows(lengths)
 
     def _crop_columns(self, length: int) -> None:
-        self.length, self.span = length, None
+        self.length, self.span, self.behind = length, None, 0
         self.valid = None if self.valid is None else self.valid[:, :length]
         self.depths = None if self.depths is None else self.depths[:, :length]
         if self.reach is not None:
