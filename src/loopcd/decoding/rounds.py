@@ -161,11 +161,10 @@ class Rounds:
             return
         lengths = [cache.length] * len(refused) if cache.lengths is None else cache.lengths.tolist()
         kept = [length - less for length, less in zip(lengths, refused, strict=True)]
-        for row, going in enumerate(self.going):
-            if not going:
-                self.held.setdefault(row, kept[row])
         shortest = min((length for length, going in zip(kept, self.going, strict=True) if going), default=max(kept))
         kept = [length if going else min(length, shortest) for length, going in zip(kept, self.going, strict=True)]
+        for row in [row for row, going in enumerate(self.going) if not going]:
+            self.held[row] = min(kept[row], self.held.get(row, kept[row]))
         cache.crop_rows(torch.tensor(kept, device=self.job.input_ids.device))
 
     def level(self) -> None:
