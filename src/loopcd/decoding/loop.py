@@ -186,7 +186,7 @@ def collect(made: Iterator[Step], pad: int, on_step: Callable[[Step], None] | No
     going = going.gather(1, order)
 
     def gathered(name: str, fill: int) -> Tensor:
-        values = torch.stack([getattr(step, name).cpu() for step in done], dim=1).gather(1, order)
+        values = torch.stack([getattr(step, name) for step in done], dim=1).cpu().gather(1, order)
         return values.masked_fill(~going, fill)
 
     return Rows(
@@ -282,7 +282,7 @@ def run_custom_generate(
     rows = method.rows(job, None if streamer is None else lambda step: _put(streamer, step))
     if streamer is not None:
         streamer.end()
-    sequences = torch.cat([input_ids, rows.tokens], dim=1)
+    sequences = torch.cat([input_ids, rows.tokens.to(input_ids.device)], dim=1)
     if not detailed:
         return sequences
     return LoopedOutput(

@@ -34,7 +34,7 @@ class Branch:
         self.latents: Tensor | None = None  # [batch, capacity, width]
         self.whole = True  # False when a pass was not parked, so that columns are missing
         self.kept = 0  # columns that are parked
-        self.done: int | Tensor = 0  # columns that went through the slots; [batch] where rows differ
+        self.done: int | Tensor = 0  # columns that went through the slots; [batch] on the CPU where rows differ
 
     def park(self, hidden: Tensor, span: Span) -> None:
         """Keep the latents [batch, time, width] of the span's columns."""
@@ -59,13 +59,14 @@ class Branch:
             start = max(0, min(self.done, span.stop - count))
             self.done = span.stop
             return self.latents[:, start : span.stop], Span(span.batch, start, span.stop)
-        stops = span.columns[:, -1] + 1 if span.columns is not None else torch.full((span.batch,), span.stop)
-        stops = stops.to(self.latents.device)
+        lengths = self._cache.lengths  # which are those after the span
+        stops = torch.full((span.batch,), span.stop) if lengths is None else lengths
         time = max(count, int((stops - self.done).max()))
-        columns = (stops[:, None] - time + torch.arange(time, device=stops.device)).clamp(min=0)
+        columns = (stops[:, None] - time + torch.arange(time)).clamp(min=0)
         self.done = stops
-        rows = torch.arange(span.batch, device=stops.device)[:, None]
-        return self.latents[rows, columns], Span(span.batch, int(columns.min()), int(stops.max()), columns=columns)
+        there = columns.to(self.latents.device, non_blocking=True)
+        rows = torch.arange(span.batch, device=there.device)[:, None]
+        return self.latents[rows, there], Span(span.batch, int(columns.min()), int(stops.max()), columns=there)
 
     def crop(self, length: int) -> None:
         self.kept = min(self.kept, length)
@@ -139,7 +140,7 @@ class LoopCache(Cache):
         self.limit = limit
         self.batch = 0
         self.length = 0  # columns in use
-        self.lengths: Tensor | None = None  # [batch], where rows have different lengths
+        self.lengths: Tensor | None = None  # [batch] on the CPU, where rows have different lengths
         self.behind = 0  # tokens that were written after these and not read
         self.span: Span | None = None  # what the pass under way writes
         self.valid: Tensor | None = None  # [batch, length] bool, False for padding; None: no padding
@@ -147,16 +148,16 @@ class LoopCache(Cache):
         self.reach: Reach | None = None  # "last": which loops' columns are not filled in; None: nothing left early
         self.branches: dict[Any, Branch] = {}
 
-    def open(self, batch: int, time: int, padding: Tensor | None = None) -> Span:
-        """Take the next `time` columns of each row; `padding` [batch, time] marks real tokens by True."""
+    def open(self, batch: int, time: int, padding: Tensor | None = None, device: torch.device | None = None) -> Span:
+        """Take the next `time` columns of each row; `padding` [batch, time] marks real tokens by True. The tokens' device."""
         if self.batch not in (0, batch):
             raise ValueError(f"a pass of {batch} rows on a cache of {self.batch} rows")
         self.batch, self.behind = batch, 0
         if self.lengths is None:
             span = Span(batch, self.length, self.length + time)
         else:
-            columns = self.lengths[:, None] + torch.arange(time, device=self.lengths.device)
-            span = Span(batch, int(self.lengths.min()), int(columns.max()) + 1, columns=columns)
+            columns = self.lengths[:, None] + torch.arange(time)
+            span = Span(batch, int(self.lengths.min()), int(columns.max()) + 1, columns.to(device or "cpu", non_blocking=True))
             self.lengths = self.lengths + time
         self._extend_valid(span, padding)
         if self.depths is not None:
@@ -229,7 +230,7 @@ class LoopCache(Cache):
         self.lengths = None if self.lengths is None else self.lengths.clamp(max=self.length)
 
     def crop_rows(self, lengths: Tensor) -> None:
-        """Keep `lengths[b]` columns of row b: what each row accepted of a draft."""
+        """Keep `lengths[b]` (on the CPU) columns of row b: what each row accepted of a draft."""
         self._crop_columns(int(lengths.max()))
         self.lengths = None if bool((lengths == self.length).all()) else lengths
         if self.reach is not None:

@@ -20,7 +20,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from loopcd.models.cache import LoopCache
 from loopcd.models.configs import OuroConfig
 from loopcd.models.layers import LoopedLayer, RMSNorm, RotaryTable, rotate_halves
-from loopcd.models.stages import LoopedModel, LoopState, Pass, checked_loops, heard_loops
+from loopcd.models.stages import LoopedModel, LoopState, Pass, checked_loops, heard_loops, wide
 
 
 class OuroAttention(nn.Module):
@@ -204,7 +204,7 @@ class OuroForCausalLM(LoopedModel):
         assert output.hidden_states is not None
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         hidden = torch.stack(output.hidden_states[1:], dim=2)[:, kept]  # [batch, time, loops, width]
-        pdf = exit_pdf(self.model.early_exit_gate(hidden).squeeze(-1))  # [batch, time, loops]
+        pdf = exit_pdf(wide(self.model.early_exit_gate(hidden).squeeze(-1)))  # [batch, time, loops]
         if exit_at_step is not None:
             if not 0 <= exit_at_step < num_loops:
                 raise ValueError(f"exit_at_step={exit_at_step}: a loop from 0 to {num_loops - 1}")

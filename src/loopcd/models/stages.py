@@ -68,6 +68,11 @@ class Pass:
         )
 
 
+def wide(values: Tensor) -> Tensor:
+    """The same numbers in at least 32 bits: what is compared must not have been rounded to fewer."""
+    return values if values.dtype.itemsize >= 4 else values.float()
+
+
 def _plain(head: Any) -> bool:
     """Whether a head is its weight and nothing else: no adapter, not quantised, not kept elsewhere until it is used."""
     hooked = head._forward_hooks or head._forward_pre_hooks
@@ -149,13 +154,13 @@ class LoopedModel(PreTrainedModel, LoopedGenerationMixin):
         raise TypeError(f"{type(self).__name__} does not say what its head reads")
 
     def head(self, hidden: Tensor, tokens: Tensor | None = None) -> Tensor:
-        """Logits [..., vocab], or of the token ids `tokens` [..., n] only."""
+        """Logits [..., vocab], or of the token ids `tokens` [..., n] only; of some, in the dtype of `hidden`."""
         if tokens is None:
             return self.lm_head(hidden).to(hidden.device)
         if not _plain(self.lm_head):
-            return self.lm_head(hidden).to(hidden.device).gather(-1, tokens)
+            return self.lm_head(hidden.to(self.dtype)).to(hidden).gather(-1, tokens)
         weight = self.lm_head.weight
-        rows = weight[tokens.to(weight.device)]  # [..., n, width]
+        rows = weight[tokens.to(weight.device)].to(hidden.dtype)  # [..., n, width]
         return (rows @ hidden.to(weight.device)[..., None]).squeeze(-1).to(hidden.device)
 
     def loop_slots(self, loop: int) -> Sequence[int]:
@@ -218,7 +223,7 @@ class LoopedModel(PreTrainedModel, LoopedGenerationMixin):
         if cache is None:
             span, valid = Span(batch, 0, time), new
         else:
-            span = cache.open(batch, time, new)
+            span = cache.open(batch, time, new, embeddings.device)
             valid = cache.valid
         length = span.stop
         if position_ids is None:
