@@ -21,9 +21,12 @@ endef
 # The constraints reach the build backend too: pip hands it the environment, not the option (and newer pips read the second name).
 pip_install = PIP_CONSTRAINT=$(2) PIP_BUILD_CONSTRAINT=$(2) PIP_DISABLE_PIP_VERSION_CHECK=1 \
 	$(1)/bin/python -m pip install -qq -c $(2) -e ".[dev,eval,plots,lens]" && \
-	$(1)/bin/python -m pip install -qq --no-deps -c $(2) $(evalplus)
+	$(1)/bin/python -m pip install -qq --no-deps -c $(2) $(evalplus) && \
+	$(1)/bin/python -m pip uninstall -qq -y $(unneeded)
 # EvalPlus without the clients of paid services that it also asks for: grading needs none of them.
 evalplus = evalplus appdirs tempdir wget termcolor tree-sitter tree-sitter-python
+# What lm-eval brings for its cache alone, which reads pickles and is refused by `loopcd lm-eval`.
+unneeded = sqlitedict
 
 # One thread for each of a few workers: torch's own threads would only fight over the cores.
 pytest = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal

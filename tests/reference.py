@@ -193,5 +193,8 @@ def ouro_exit_pdf(weights: Weights, config: Any, ids: Tensor, loops: int) -> Ten
 
 
 def logits(weights: Weights, config: Any, ids: Tensor, loop: int) -> Tensor:
-    """`huginn_logits` or `ouro_logits`, by the configuration's model type."""
-    return {"huginn_raven": huginn_logits, "ouro": ouro_logits}[config.model_type](weights, config, ids, loop)
+    """Those of the configuration's family."""
+    from reference_families import READINGS  # which reads the parts above
+
+    readings = {"HuginnConfig": huginn_logits, "OuroConfig": ouro_logits, **READINGS}
+    return readings[type(config).__name__](weights, config, ids, loop)

@@ -239,6 +239,8 @@ def test_streaming_several_prompts_is_bad_usage(folders: dict[str, Path]) -> Non
         (["--num-loops", "0"], "num_loops=0"),
         (["--dtype", "float8"], "dtype='float8': one of float32"),
         (["--device", "abacus"], "device='abacus' cannot be used here"),
+        (["--device", "meta"], "device='meta' cannot be used here"),
+        (["--device", "hpu"], "device='hpu' cannot be used here"),
     ],
 )
 def test_bad_values_are_one_sentence(folders: dict[str, Path], arguments: list[str], message: str) -> None:
@@ -269,6 +271,28 @@ def test_models_and_prompts_that_are_not_there(folders: dict[str, Path], tmp_pat
     failed("init_seed", "generate", *model, "--init-seed", 3, "hi")
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
     failed("latin.txt is not a text in UTF-8", "generate", *model, "--file", tmp_path / "latin.txt")
+
+
+def test_a_file_of_nested_json_is_a_text_like_any_other(folders: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "nested").write_text('{"prompt":' * 50_000)
+    failed("500000 tokens: the model's context", "generate", "--model", folders["ouro"], "--file", tmp_path / "nested")
+
+
+def test_a_mistake_of_our_own_is_a_sentence_and_can_be_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("the first line\nthe second")
+
+    monkeypatch.setattr("loopcd.models.catalogue.describe", broken)
+    failed(
+        "RuntimeError: the first line (a mistake in loopcd or in a library that it uses; LOOPCD_DEBUG=1 shows where)", "models"
+    )
+    monkeypatch.setenv("LOOPCD_DEBUG", "1")
+    assert isinstance(call("models").exception, RuntimeError)
+
+
+def test_a_missing_file_is_named_without_a_number(folders: dict[str, Path]) -> None:
+    result = call("generate", "--model", folders["ouro"], "--file", "missing.txt")
+    assert result.stderr == "loopcd: missing.txt: No such file or directory\n"
 
 
 def test_help_names_everything() -> None:

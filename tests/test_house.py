@@ -149,6 +149,43 @@ def line_count(path: Path) -> int:
     return len(path.read_text(encoding="utf-8").splitlines())
 
 
+# Where files are written
+
+# What writes by itself: the one place for it, and what goes into a fresh folder of the system's, an archive that is open, or
+# the isolation's own root
+WRITERS = ("tracing/writing.py", "tracing/files.py", "lens/server.py", "evaluation/code/")
+
+
+def writes(package: Path) -> list[str]:
+    """One line for each call in `package` that opens a file for writing past `tracing/writing.py`."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        inside = path.relative_to(package).as_posix()
+        if not inside.startswith(WRITERS):
+            calls = (node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
+            found += [f"{inside}:{call.lineno}" for call in calls if opens_for_writing(call)]
+    return found
+
+
+def opens_for_writing(call: ast.Call) -> bool:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    texts = [each.value for each in (*call.args, *(k.value for k in call.keywords)) if isinstance(each, ast.Constant)]
+    modes = [text for text in texts if isinstance(text, str) and re.fullmatch(r"[rwxab+t]{1,4}", text)]
+    return name in {"write_text", "write_bytes"} or (name in {"open", "fdopen"} and any(set(m) & set("wax+") for m in modes))
+
+
+def test_files_are_written_in_one_place_which_follows_no_link() -> None:
+    assert writes(PACKAGE) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["path.write_text('x')", "p.write_bytes(b'')", "open(p, 'w')", "p.open('ab')", "p.open(mode='r+')", "io.open(p, 'x')"],
+)
+def test_a_write_elsewhere_is_found(tmp_path: Path, text: str) -> None:
+    assert len(writes(make_package(tmp_path, {"lens/a.py": text, "lens/b.py": "p.open('rb')\nopen(p)"}))) == 1
+
+
 # What importing does
 
 # Run in a fresh interpreter: imports torch and the parts of transformers that a model is made of, then the module named
@@ -273,10 +310,25 @@ def test_every_dependency_is_pinned() -> None:
     assert pinned["torch"] == "2.13.0"
     project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    wanted = [Requirement(text) for text in [*project["dependencies"], *extras["dev"], *extras["plots"], *extras["lens"]]]
+    named = [*project["dependencies"], *(text for extra in ("dev", "eval", "plots", "lens") for text in extras[extra])]
+    wanted = [Requirement(text) for text in named]
     excluded = [str(need) for need in wanted if not need.specifier.contains(pinned[canonicalize_name(need.name)])]
     assert excluded == []
     assert sorted(installed_closure(wanted) - set(pinned)) == []
+    assert [name for name in made_variable("evalplus") if canonicalize_name(name) not in pinned] == []
+
+
+def test_what_reads_pickles_is_not_kept() -> None:
+    """sqlitedict comes with lm-eval, for a cache that `loopcd lm-eval` refuses."""
+    assert made_variable("unneeded") == ["sqlitedict"]
+    assert "pip uninstall -qq -y $(unneeded)" in (REPO / "Makefile").read_text(encoding="utf-8")
+
+
+def made_variable(name: str) -> list[str]:
+    """The words of a variable of the Makefile."""
+    found = re.search(rf"^{name} = (.*)$", (REPO / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert found is not None
+    return found[1].split()
 
 
 def read_pins(path: Path) -> dict[str, str]:

@@ -23,8 +23,14 @@ from loopcd.models import (
     LoopCache,
     LoopedHrmText,
     LoopedModel,
+    NanbeigeConfig,
+    NanbeigeForCausalLM,
     OuroConfig,
     OuroForCausalLM,
+    ParcaeConfig,
+    ParcaeForCausalLM,
+    RetrofitConfig,
+    RetrofitForCausalLM,
 )
 
 TOLERANCE = 2e-4  # what float32 logits may differ by; see tests/golden/README.md
@@ -69,7 +75,7 @@ def tiny_ouro(seed: int = 0, **changes: Any) -> OuroForCausalLM:
 
 
 def tiny_hrm(seed: int = 0, **changes: Any) -> LoopedHrmText:
-    """Width 32, 2 heads, stacks of 2 layers, 2 low-level cycles a loop, 3 loops."""
+    """Width 32, 2 heads, stacks of 2 layers, 2 low-level cycles a loop, 3 loops; causal, unless `prefix_lm` says otherwise."""
     fields: dict[str, Any] = {
         "hidden_size": 32,
         "num_attention_heads": 2,
@@ -78,6 +84,7 @@ def tiny_hrm(seed: int = 0, **changes: Any) -> LoopedHrmText:
         "intermediate_size": 48,
         "H_cycles": 3,
         "L_cycles": 2,
+        "prefix_lm": False,
         "max_position_embeddings": 256,
         "vocab_size": VOCABULARY,
         "pad_token_id": PAD,
@@ -85,7 +92,79 @@ def tiny_hrm(seed: int = 0, **changes: Any) -> LoopedHrmText:
     return redrawn(LoopedHrmText(HrmTextConfig(**{**fields, **changes})), seed)
 
 
+def tiny_nanbeige(seed: int = 0, **changes: Any) -> NanbeigeForCausalLM:
+    """Width 32, 6 heads of 8 for 2 of keys, 2 layers, 3 loops."""
+    fields: dict[str, Any] = {
+        "hidden_size": 32,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "num_hidden_layers": 2,
+        "intermediate_size": 48,
+        "num_loops": 3,
+        "max_position_embeddings": 256,
+        "vocab_size": VOCABULARY,
+        "pad_token_id": PAD,
+    }
+    return redrawn(NanbeigeForCausalLM(NanbeigeConfig(**{**fields, **changes})), seed)
+
+
+def tiny_retrofit(seed: int = 0, **changes: Any) -> RetrofitForCausalLM:
+    """Width 32, 4 heads for 2 of keys, 1 + 2 + 1 layers as in Llama, 4 loops, scaled rotary positions."""
+    scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+    fields: dict[str, Any] = {
+        "n_embd": 32,
+        "n_heads": 4,
+        "num_key_value_heads": 2,
+        "n_layers_in_prelude": 1,
+        "n_layers_in_recurrent_block": 2,
+        "n_layers_in_coda": 1,
+        "mean_recurrence": 4,
+        "intermediate_size": 48,
+        "max_position_embeddings": 256,
+        "vocab_size": VOCABULARY,
+        "init_values": {"embed_scale": 1.0, "std": 0.1},
+        "rope_parameters": {"rope_theta": 500.0, "rope_type": "llama3", **scaling},
+        "pad_token_id": PAD,
+    }
+    return redrawn(RetrofitForCausalLM(RetrofitConfig(**{**fields, **changes})), seed)
+
+
+def tiny_olmo(seed: int = 0, **changes: Any) -> RetrofitForCausalLM:
+    """The same with OLMo's layers, heads wider than the model, plain rotary positions."""
+    own: dict[str, Any] = {"layers_like": "olmo", "head_dim": 12, "rope_parameters": {"rope_theta": 5000.0}}
+    return tiny_retrofit(seed, **{**own, **changes})
+
+
+def tiny_parcae(seed: int = 0, **changes: Any) -> ParcaeForCausalLM:
+    """Width 36, 3 heads of 12, 1 + 2 + 1 layers, 4 loops, two of the layers with value embeddings."""
+    fields: dict[str, Any] = {
+        "n_embd": 36,
+        "num_attention_heads": 3,
+        "n_layers_in_prelude": 1,
+        "n_layers_in_recurrent_block": 2,
+        "n_layers_in_coda": 1,
+        "mean_recurrence": 4,
+        "mean_backprop_depth": 2,
+        "intermediate_size": 48,
+        "block_size": 256,
+        "vocab_size": VOCABULARY,
+        "padding_multiple": 1,
+        "qk_norm": True,
+        "prelude_norm": True,
+        "pad_token_id": PAD,
+    }
+    return redrawn(ParcaeForCausalLM(ParcaeConfig(**{**fields, **changes})), seed)
+
+
 MAKERS: dict[str, Callable[..., LoopedModel]] = {"huginn": tiny_huginn, "ouro": tiny_ouro, "hrm": tiny_hrm}
+# families that came later: the properties that all must have are those of tests/family.py
+LATER: dict[str, Callable[..., LoopedModel]] = {
+    "nanbeige": tiny_nanbeige,
+    "retrofit": tiny_retrofit,
+    "olmo": tiny_olmo,
+    "parcae": tiny_parcae,
+}
 
 
 def attending(model: M, implementation: str) -> M:
@@ -107,7 +186,9 @@ def redrawn(model: M, seed: int) -> M:
             weight.copy_(0.5 * drawn)
         elif weight.shape[0] == model.config.vocab_size:
             weight.copy_(drawn * 2 / sqrt(weight.shape[1]))
-        elif "adapter" in name:  # a weak memory, so that the loops converge instead of amplifying rounding
+        elif (
+            "adapter" in name and weight.shape[1] == 2 * weight.shape[0]
+        ):  # a weak memory, so that the loops converge instead of amplifying rounding
             weight.copy_(drawn / sqrt(weight.shape[0]) * torch.tensor([0.5, 1.0]).repeat_interleave(weight.shape[0]))
         else:
             weight.copy_(drawn / sqrt(weight.shape[1]))
@@ -195,11 +276,12 @@ class Golden:
 
     @classmethod
     def read(cls, family: str) -> "Golden":
-        """`family` is huginn or ouro."""
-        folder = GOLDEN / f"{family}_tiny"
-        with np.load(GOLDEN / f"{family}_tiny_golden.npz") as stored:
+        """`family` is huginn or ouro, or one of those in the folder families."""
+        home = GOLDEN if family in ("huginn", "ouro") else GOLDEN / "families"
+        folder = home / f"{family}_tiny"
+        with np.load(home / f"{family}_tiny_golden.npz") as stored:
             arrays = {name: torch.from_numpy(array) for name, array in stored.items()}
-        facts = json.loads((GOLDEN / f"{family}_tiny_golden.json").read_text())
+        facts = json.loads((home / f"{family}_tiny_golden.json").read_text())
         return cls(folder, loopcd.load(folder)[0], arrays, facts)
 
     def ids(self, text: str) -> Tensor:

@@ -1,6 +1,6 @@
 """Looped language models, and LoopCD: decoding that contrasts the last loop with an early one.
 
-Importing this registers the model types `huginn_raven` and `ouro` with transformers' Auto classes, and changes nothing else.
+Importing this registers the looped families' model types with transformers' Auto classes, and changes nothing else.
 """
 
 from importlib import import_module
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import AutoConfig
 
-from loopcd.models.configs import HuginnConfig, OuroConfig
+from loopcd.models.configs import HuginnConfig, NanbeigeConfig, OuroConfig, ParcaeConfig
 
 if TYPE_CHECKING:
     from loopcd.decoding import (
@@ -23,17 +23,26 @@ if TYPE_CHECKING:
         SelfEval,
         stream,
     )
-    from loopcd.models import HuginnForCausalLM, OuroForCausalLM, load, loop_logits
+    from loopcd.models import (
+        HuginnForCausalLM,
+        NanbeigeForCausalLM,
+        OuroForCausalLM,
+        ParcaeForCausalLM,
+        RetrofitForCausalLM,
+        load,
+        loop_logits,
+    )
     from loopcd.tracing import LoopTrace, TraceWriter, generate, read_traces
 
 __version__ = "0.1.0"
 
 # The models register themselves with AutoModelForCausalLM when a configuration of theirs is made.
-AutoConfig.register(HuginnConfig.model_type, HuginnConfig, exist_ok=True)
-AutoConfig.register(OuroConfig.model_type, OuroConfig, exist_ok=True)
+for _config in (HuginnConfig, OuroConfig, NanbeigeConfig, ParcaeConfig):
+    AutoConfig.register(_config.model_type, _config, exist_ok=True)
 
 _ROOMS = {
     **dict.fromkeys(("HuginnForCausalLM", "OuroForCausalLM", "load", "loop_logits"), "loopcd.models"),
+    **dict.fromkeys(("NanbeigeForCausalLM", "ParcaeForCausalLM", "RetrofitForCausalLM"), "loopcd.models"),
     **dict.fromkeys(("LoopTrace", "TraceWriter", "generate", "read_traces"), "loopcd.tracing"),
 }
 
@@ -54,8 +63,11 @@ __all__ = [
     "LoopCD",
     "LoopGuidance",
     "LoopTrace",
+    "NanbeigeForCausalLM",
     "NoiseCD",
     "OuroForCausalLM",
+    "ParcaeForCausalLM",
+    "RetrofitForCausalLM",
     "SelfDraft",
     "SelfEval",
     "TraceWriter",

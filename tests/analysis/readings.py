@@ -1,4 +1,4 @@
-"""Slow readings to compare with: one text at a time, every loop's logits of the whole vocabulary, no cache."""
+"""Slow readings to compare with: one text at a time, every loop's logits of the whole vocabulary."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,15 +6,23 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-import loopcd
 from loopcd.analysis.laboratory import GREEDY, Laboratory
+from loopcd.models import LoopCache
 
 
+@torch.no_grad()
 def loops_of(lab: Laboratory, prompt: str, tokens: Sequence[int]) -> Tensor:
-    """[token, loop, vocab]: what each loop says where each token of the answer is chosen."""
-    ids = lab.engine.tokenizer(prompt).input_ids
-    logits = loopcd.loop_logits(lab.engine.model, torch.tensor([[*ids, *tokens]]))[0]  # [loop, time, vocab]
-    return logits[:, len(ids) - 1 : -1].transpose(0, 1)
+    """[token, loop, vocab]: what each loop says where each token of the answer is chosen, pass by pass."""
+    model, cache = lab.engine.model, LoopCache()
+    said = []
+    for ids in [lab.engine.tokenizer(prompt).input_ids, *([token] for token in tokens[:-1])]:
+        state, parked = model.begin(torch.tensor([ids]), cache), []
+        for _ in range(model.num_loops - 1):
+            state = model.advance(state)
+            parked.append(model.park(state))
+        final = model.readout(model.advance(state))[:, -1:]
+        said.append(model.head(torch.cat([*(model.read_parked(each) for each in parked), final]))[:, 0])
+    return torch.stack(said)
 
 
 def answers_read(lab: Laboratory) -> list[Tensor]:

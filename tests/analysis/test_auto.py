@@ -121,8 +121,8 @@ def test_contests_choose_as_traces_do(own_model: LoopedModel) -> None:
 )
 def test_decoding_is_what_the_rule_says_of_each_position(own_model: LoopedModel, variant: Variant) -> None:
     ids = random_ids(1, 6)
-    tokens = tokens_of(own_model, ids, ChosenAmateur(variant, 0.02), count=12)[0]
-    (trace,) = trace_texts(own_model, None, [Written(ids[0].tolist(), tokens)], plausibility=0.02)
+    tokens = tokens_of(own_model, ids, ChosenAmateur(variant, 0.05), count=12)[0]
+    (trace,) = trace_texts(own_model, None, [Written(ids[0].tolist(), tokens)], plausibility=0.05)
     contests = Contests.of([trace])
     chosen = contests.choices(variant.amateur, candidate_loops(own_model.num_loops), variant.strength)
     assert [token for token, several in zip(tokens, trace.plausible_count > 1, strict=True) if several] == chosen.tolist()

@@ -9,7 +9,6 @@ import torch
 
 from analysis.labs import coin_task, laboratory
 from analysis.readings import answers_read, hard, late_alternative, margins
-from loopcd.analysis import paper
 from loopcd.analysis.elements import ELEMENTS, element, elements, names
 from loopcd.analysis.elements.hard_tokens import token_class, visible
 from loopcd.analysis.elements.methods import chosen, grids
@@ -18,6 +17,9 @@ from loopcd.analysis.elements.texts import first_difference
 from loopcd.analysis.laboratory import GREEDY, Laboratory
 from loopcd.analysis.result import Cell, Estimate, Result, Table
 from loopcd.decoding.selective import kind_numeric
+from loopcd.evaluation import paper
+from loopcd.evaluation.specs import MethodSpec
+from loopcd.models.presets import PUBLIC, Preset
 
 TRACED = ("fig2a", "fig2bc", "table1", "fig3", "fig4", "table6", "fig5", "table7", "table8")
 
@@ -121,6 +123,7 @@ def test_kinds_of_positions_add_up(lab: Laboratory) -> None:
 
 def test_the_sweep_has_a_row_for_each_amateur_and_says_the_scaling(lab: Laboratory) -> None:
     found = element("table4").compute(lab)
+    assert found.table.rows[0][-2:] == (0.3321, 0.2439)  # greedy's, of Table 2
     assert values(found, "amateur") == ["none (greedy)", 1, 2, 3]
     assert any("of 4 loops every one" in note for note in found.notes)
 
@@ -159,6 +162,26 @@ def test_settings_are_chosen_on_half_as_many_other_items(folders: dict[str, Path
     assert "tuning items" in found.notes[0]
 
 
+def test_table_2_takes_the_papers_own_settings_for_its_models(lab: Laboratory, tmp_path: Path) -> None:
+    """Known by the configuration; the answers would need the weights."""
+    PUBLIC["tomg-group-umd/huginn-0125"]().save_pretrained(tmp_path)
+    theirs = replace(lab, session=replace(lab.session, model=str(tmp_path), task="gsm8k"), tuned=None)
+    assert theirs.published == Preset(6, 0.3) and not theirs.tunes
+    assert [spec.label for spec in grids(theirs)["loopcd"]] == ["loopcd:amateur_loop=6,strength=0.3"]
+    assert grids(theirs)["loopguidance"] == [MethodSpec("loopguidance")]
+    for other in (replace(theirs, tuned=True), replace(theirs, session=replace(theirs.session, task="steps"))):
+        assert other.published is None and other.tunes and len(grids(other)["loopcd"]) > 1
+    assert not replace(theirs, tuned=False).tunes and theirs.loopcd().label != "loopcd:amateur_loop=6,strength=0.3"
+
+
+def test_loopguidance_is_a_row_beyond_the_papers(lab: Laboratory) -> None:
+    found = element("table2").compute(lab)
+    row = dict(zip(column(found, "method"), found.table.rows, strict=True))["LoopGuidance"]
+    keys = [each.key for each in found.table.columns]
+    assert row[keys.index("huginn_flex")] is row[keys.index("ouro_speed")] is None
+    assert isinstance(row[keys.index("flex")], Estimate) and any("2610.02185" in note for note in found.notes)
+
+
 def test_seeds_draw_the_state_or_else_the_tokens(lab: Laboratory) -> None:
     found = element("table10").compute(lab)
     assert len(found.table.rows) == 2 and found.settings["seeds"] == [0, 1, 2, 3]
@@ -190,6 +213,9 @@ def test_where_nothing_is_hard_the_claims_are_undecided(lab: Laboratory, monkeyp
 def test_tokens_by_class_and_where_texts_part() -> None:
     assert [token_class(text) for text in ("12", "=", "\n", "<|end|>", "The", "####", "3rd")] == [
         *("number", "operator", "punctuation", "punctuation", "word", "punctuation", "word"),
+    ]
+    assert [token_class(text) for text in ("-5", "3.14", "$", " x", "1,000")] == [
+        *("number", "number", "operator", "operator", "word"),
     ]
     assert visible("\n") == "\\n" and visible("a\nb") == "a⏎b"
     assert first_difference([1, 2, 3], [1, 2, 3]) is None

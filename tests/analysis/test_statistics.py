@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import loopcd
+from decoding.slow import Slow, Text, loopcd_rule
 from hand_traces import hand_trace
 from loopcd.analysis import statistics
 from loopcd.models import LoopedModel
@@ -146,13 +147,12 @@ def test_of_a_reloaded_trace_are_those_of_the_fresh_one(model: LoopedModel, toke
 
 def test_margin_flips_are_what_plain_loopcd_changes(own_model: LoopedModel, tokenizer: Any) -> None:
     """At every position of a greedy text: LoopCD without the plausibility constraint takes another token there or not."""
-    flips = []
+    flips, slow = [], Slow(own_model)
     for prompt, strength in (("3 + 4", 0.1), ("a longer text", 0.1), ("a longer text", 0.9)):
-        method = loopcd.LoopCD(1, strength, plausibility=1e-300)
         greedy = loopcd.generate(own_model, tokenizer, prompt, max_new_tokens=10)
         (trace,) = trace_texts(own_model, tokenizer, [Written.of(prompt, greedy)], amateur_loop=1, strength=strength)
-        beginnings = [[*trace.prompt_ids.tolist(), *greedy.token_ids[:count]] for count in range(len(trace))]
-        plain = [made.token_ids[0] for made in loopcd.generate(own_model, tokenizer, beginnings, method, max_new_tokens=1)]
+        ids, rule = trace.prompt_ids.tolist(), loopcd_rule(slow, 1, strength, plausibility=1e-300)
+        plain = [rule(Text([*ids, *greedy.token_ids[:count]], len(ids)))[0] for count in range(len(trace))]
         assert [a != b for a, b in zip(plain, greedy.token_ids, strict=True)] == statistics.margin_flips(trace).tolist()
         assert plain == trace.unconstrained.tolist()
         flips += statistics.margin_flips(trace).tolist()

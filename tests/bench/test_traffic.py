@@ -5,7 +5,7 @@ import torch
 
 from loopcd.bench.paper import CONTEXT, outlooks
 from loopcd.bench.traffic import Stream, step_traffic
-from tools import tiny_hrm, tiny_huginn, tiny_ouro
+from tools import tiny_hrm, tiny_huginn, tiny_ouro, tiny_parcae
 
 WIDTH, MLP, VOCABULARY = 32, 48, 259
 
@@ -28,6 +28,16 @@ def test_ouro_reads_its_layers_in_every_loop() -> None:
     assert (found.once, found.readout) == (4 * WIDTH, 0)
     assert found.loop == 4 * (2 * layer + WIDTH)
     assert found.cache == 4 * 2 * (4 * 2) * 10 * WIDTH
+
+
+def test_parcae_reads_its_projection_once() -> None:
+    width = 36
+    layer = 4 * width * width + 2 * width * MLP + 2 * width
+    gates = 3 * 32  # one of the core's two layers, and the coda's
+    found = step_traffic(tiny_parcae(), context=10)  # 1 + 2 + 1 layers, 4 loops
+    assert found.once == 4 * (layer + width + width)
+    assert found.loop == 4 * (2 * layer + gates + width * width + 2 * width)
+    assert found.readout == 4 * (layer + gates + width * width + width)
 
 
 def test_rows_of_a_batch_share_the_weights_but_not_the_cache() -> None:

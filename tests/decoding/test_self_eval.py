@@ -132,3 +132,28 @@ def test_it_cannot_be_streamed(model: LoopedModel, tokenizer: Any) -> None:
 
     with pytest.raises(ValueError, match="SelfEval cannot be streamed"):
         run(model, torch.tensor([[1, 2]]), loopcd.SelfEval(), streamer=TextStreamer(tokenizer), tokenizer=tokenizer)
+
+
+def test_it_can_be_interrupted_within_any_candidate(model: LoopedModel, tokenizer: Any) -> None:
+    """The method's work is many texts long, and whoever waits for it may go away."""
+
+    class Gone(Exception):
+        pass
+
+    asked: list[int] = []
+
+    def count(last: int) -> None:
+        asked.append(1)
+        if len(asked) == last:
+            raise Gone
+
+    options: dict[str, Any] = {"max_new_tokens": NEW}
+    whole = loopcd.generate(model, tokenizer, PROMPT, loopcd.SelfEval(), interrupt=lambda: count(-1), **options)
+    assert whole == loopcd.generate(model, tokenizer, PROMPT, loopcd.SelfEval(), **options)
+    tokens = len(asked)
+    assert tokens > NEW  # it is asked in every candidate
+    for last in (1, tokens // 2, tokens):
+        asked.clear()
+        with pytest.raises(Gone):
+            loopcd.generate(model, tokenizer, PROMPT, loopcd.SelfEval(), interrupt=lambda last=last: count(last), **options)
+        assert len(asked) == last

@@ -17,6 +17,9 @@ from loopcd.evaluation.registry import make_task
 from loopcd.evaluation.specs import parse_methods
 from loopcd.evaluation.task import TaskOptions
 
+# prompts of the benchmarks by their hashes, and texts with their grades, by the authors' protocol (tests/golden/README.md)
+PROTOCOL = json.loads((Path(__file__).parents[1] / "golden" / "protocol.json").read_text())
+
 
 @dataclass(frozen=True)
 class FakeEngine:
@@ -112,13 +115,15 @@ def math500_folder(folder: Path) -> Path:
     return folder
 
 
-def strategyqa_folder(folder: Path, ids: Sequence[str]) -> Path:
-    """Questions of these ids, which serve as examples, and five more."""
-    records = [
-        {"qid": name, "question": f"Is {n} even?", "answer": n % 2 == 0, "facts": ["Even numbers are twice a number", "Fine."]}
-        for n, name in enumerate([*ids, *(f"own{n}" for n in range(5))])
+def strategyqa_folder(folder: Path) -> Path:
+    """Five questions, and a file of two worked examples beside them."""
+    records = [{"qid": f"own{n}", "question": f"Is {n} even?", "answer": n % 2 == 0, "facts": ["Fine."]} for n in range(5)]
+    examples = [
+        {"question": "Yes or no: Is 0 even?", "chain": "Zero is twice zero.", "answer": "yes"},
+        {"question": "Is  1 even? ", "chain": "One is odd.", "answer": "no"},
     ]
     folder.mkdir(parents=True, exist_ok=True)
     raw = "".join(json.dumps(record) + "\n" for record in records).encode()
     (folder / "strategyqa_train_2290.jsonl.gz").write_bytes(gzip.compress(raw))
+    (folder / "strategyqa_6shot_cot_exemplars.json").write_text(json.dumps(examples))
     return folder

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from evaluation.problems import DOUBLE
 from loopcd.evaluation.code.bridge import CodeSettings, Program, check, grade
 from loopcd.evaluation.code.isolation import filter
 from loopcd.evaluation.task import TaskOptions
@@ -43,7 +44,7 @@ def test_an_evalplus_that_breaks_off(tmp_path: Path) -> None:
     said = '{"level": "x", "isolation": "x", "enough": true, "versions": "0"}'
     python = fake_python(tmp_path, f"echo '{said}'; echo 'out of luck' >&2")
     with pytest.raises(ValueError, match=r"ended early with 1 programs not graded: out of luck"):
-        grade("humaneval", [], [Program("a", "b")], CodeSettings(python=python))
+        grade("humaneval", [DOUBLE], [Program("HumanEval/9001", "b")], CodeSettings(python=python))
 
 
 def test_one_worker_that_fails_ends_the_others(tmp_path: Path) -> None:
@@ -51,9 +52,16 @@ def test_one_worker_that_fails_ends_the_others(tmp_path: Path) -> None:
     python = fake_python(
         tmp_path, 'read head; read line; case "$line" in *bad*) echo broken >&2; exit 1;; esac; exec sleep 900'
     )
-    programs = [Program("a", "good"), Program("a", "bad")]
+    programs = [Program("HumanEval/9001", "good"), Program("HumanEval/9001", "bad")]
     with pytest.raises(ValueError, match="ended early with 1 programs not graded"):
-        grade("humaneval", [], programs, CodeSettings(python=python, workers=2))
+        grade("humaneval", [DOUBLE], programs, CodeSettings(python=python, workers=2))
+
+
+def test_problems_must_be_evalpluss_and_there() -> None:
+    with pytest.raises(ValueError, match="the problem HumanEval/9001 has no atol: is it EvalPlus's data"):
+        grade("humaneval", [{key: value for key, value in DOUBLE.items() if key != "atol"}], [], CodeSettings())
+    with pytest.raises(ValueError, match="a program for a, which is none of the 1 problems"):
+        grade("humaneval", [DOUBLE], [Program("a", "b")], CodeSettings())
 
 
 def test_workers_must_be_some() -> None:

@@ -4,17 +4,17 @@ installs it without the API clients that it asks for."""
 import gzip
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evaluation.fakes import FakeEngine
+from evaluation.problems import DOUBLE, HALF, SWAP, settings
 from loopcd.decoding import Generation, Greedy, Method
-from loopcd.evaluation.code.bridge import CodeSettings, Program, Report, check, grade
+from loopcd.evaluation.code.bridge import Program, Report, check, grade
 from loopcd.evaluation.code.gold import ceiling
-from loopcd.evaluation.code.isolation.limits import Limits
 from loopcd.evaluation.engine import Request
 from loopcd.evaluation.evaluate import evaluate
 from loopcd.evaluation.plan import RunPlan
@@ -23,41 +23,13 @@ from loopcd.evaluation.tables import note
 from loopcd.evaluation.task import Task, TaskOptions
 from loopcd.evaluation.tasks import code_tasks
 
-DOUBLE = {
-    "task_id": "HumanEval/9001",
-    "prompt": '\ndef double(x: int) -> int:\n    """Twice x.\n    >>> double(2)\n    4\n    """\n',
-    "entry_point": "double",
-    "canonical_solution": "    return 2 * x\n",
-    "base_input": [[1], [2]],
-    "plus_input": [[-5], [0], [10**9]],
-    "atol": 0,
-    "contract": "",
-}
-HALF = {
-    **DOUBLE,
-    "task_id": "HumanEval/9002",
-    "prompt": '\ndef half(x: float) -> float:\n    """Half of x."""\n',
-    "entry_point": "half",
-    "canonical_solution": "    return x / 2\n",
-    "base_input": [[1.0], [3.0]],
-    "plus_input": [[-1.5]],
-    "atol": 1e-6,
-}
-SWAP = {
-    **DOUBLE,
-    "task_id": "Mbpp/9003",
-    "prompt": '"""\nWrite a function to swap a pair.\nassert swap([1, 2]) == [2, 1]\n"""\n',
-    "entry_point": "swap",
-    "canonical_solution": "\ndef swap(pair):\n    return [pair[1], pair[0]]\n",
-    "base_input": [[[1, 2]]],
-    "plus_input": [[[5, 5]]],
-}
 # what is written after the prompt of `double`, and EvalPlus's words for it
 WRITTEN = {
     "right": ("    return x + x\n", "pass", "pass"),
     "with chatter after it": ("    return x + x\n\nI hope that helps!\nprint(double(3", "pass", "pass"),
     "with a fence": ("    return x + x\n```\nExplanation: it doubles.", "pass", "pass"),
     "right on the base tests only": ("    return abs(x) * 2\n", "pass", "fail"),
+    "right on the plus tests only": ("    return 2 * x if x not in (1, 2) else 0\n", "fail", "pass"),
     "wrong": ("    return x + 1\n", "fail", "fail"),
     "nothing": ("", "fail", "fail"),
     "no Python": ("    return x +\n", "fail", "fail"),
@@ -67,25 +39,34 @@ WRITTEN = {
     "kills all": ("    import ctypes\n    ctypes.CDLL(None).kill(-1, 9)\n    ctypes.CDLL(None).kill(1, 9)\n", "", ""),
     "eats memory": ("    return len(bytearray(10**12)) * x\n", "fail", "fail"),
     "a million characters": ("    return x + x  #" + "x" * 1_000_000, "too long", "too long"),
+    "half a surrogate": ("    return x + x  # \ud800\n", "fail", "fail"),
+    "a null character": ("    return x + x  # \0\n", "any", "any"),
+    "brackets without end": ("    return x + x\n\ny = " + "(" * 90_000 + "\n", "any", "any"),
+    "very deep brackets": ("    return " + "[" * 5_000 + "x" + "]" * 5_000 + "\n", "fail", "fail"),
+    "a very long number": ("    return x + x + " + "9" * 90_000 + "\n", "fail", "fail"),
+    "a changed codec": ("    # -*- coding: rot13 -*-\n    return x + x\n", "pass", "pass"),
+    "an exception that cannot be shown": (
+        "    class Odd(BaseException):\n        def __str__(self):\n            raise self\n    raise Odd()\n    return 0\n",
+        "fail",
+        "fail",
+    ),
     "forges": (
         "    import posix\n    for number in range(3, 99):\n        try:\n"
         '            posix.write(number, b\'{"base": "pass"}\\n{"plus": "pass"}\\n\')\n'
         "        except OSError:\n            pass\n    return 0\n",
-        "fail",
-        "fail",
+        "cheated",
+        "cheated",
     ),
 }
-
-
-def settings(**changes: Any) -> CodeSettings:
-    limits = Limits(seconds=30, memory=2048 << 20)
-    return replace(CodeSettings(workers=1, limits=limits), **changes)
+# what is written after the prompt, without repeating it
+CONTINUED = ("\n    return x + x\n", "def double(x):\n    return x + x\n", "def other(x):\n    return x + x\n")
 
 
 @pytest.fixture(scope="module")
 def graded() -> Report:
     """All of these in one run: it is EvalPlus's start that takes time. The last two are another problem's."""
     programs = [Program("HumanEval/9001", DOUBLE["prompt"] + text) for text, _, _ in WRITTEN.values()]
+    programs += [Program("HumanEval/9001", text, before=DOUBLE["prompt"]) for text in CONTINUED]
     programs += [
         Program("HumanEval/9002", HALF["prompt"] + text) for text in ("    return x * 0.5\n", "    return x * 0.50001\n")
     ]
@@ -96,9 +77,17 @@ def graded() -> Report:
 def test_verdicts(graded: Report, number: int) -> None:
     _, base, plus = list(WRITTEN.values())[number]
     verdict = graded.verdicts[number]
+    if base == "any":  # it depends on the parser's version; what counts is that there is a verdict
+        return
     if base:  # else it depends on the isolation how it ends
         assert (verdict.base, verdict.plus) == (base, plus)
     assert verdict.passed == (base == "pass", plus == "pass")
+
+
+def test_a_text_without_a_program_is_put_behind_the_problem(graded: Report) -> None:
+    """And one that holds a program of its own is not, whatever stands in it."""
+    found = graded.verdicts[len(WRITTEN) : len(WRITTEN) + len(CONTINUED)]
+    assert [verdict.passed for verdict in found] == [(True, True), (True, True), (False, False)]
 
 
 def test_tolerance_is_evalpluss(graded: Report) -> None:
@@ -122,7 +111,7 @@ class SwapEngine(FakeEngine):
     """Greedy writes the function as it should be, every other method a wrong one."""
 
     def complete(self, prompts: Sequence[str], method: Method, request: Request) -> list[Generation]:
-        text = f"\ndef swap(pair):\n    return pair{'[::-1]' if isinstance(method, Greedy) else ''}\n"
+        text = f"def swap(pair):\n    return pair{'[::-1]' if isinstance(method, Greedy) else ''}\n"
         return [Generation(text, [1], "stop", [4], 0, 0) for _ in prompts]
 
 
@@ -138,7 +127,7 @@ def test_an_evaluation_is_graded_beside_its_ceiling(
     made = evaluate(task, SwapEngine(), RunPlan(parse_methods("greedy,loopcd")), tmp_path / "run")
     assert [outcome.grades for outcome in made.outcomes] == [
         ({"base": True, "plus": True}, {"base": False, "plus": False}),
-        ({"base": False, "plus": False}, {"base": False, "plus": False}),
+        ({"base": False, "plus": True}, {"base": False, "plus": False}),  # the plus test is of a pair of equals
     ]
     found = json.loads((tmp_path / "run" / "results.json").read_text())
     assert found["ceiling"] == {"passed": {"base": 1, "plus": 1}, "total": 2, "failed": ["Mbpp/9004"]}
@@ -151,8 +140,32 @@ def test_an_evaluation_is_graded_beside_its_ceiling(
     def not_again(*_: Any) -> Report:
         raise AssertionError("the reference solutions were run before")
 
-    known = ceiling("mbpp", [SWAP, broken], task.file.sha256, task.versions, not_again)
+    assert task.found is not None
+    known = ceiling("mbpp", [SWAP, broken], task.file.sha256, task.found.versions, not_again)
     assert known == made.results.ceiling
+
+
+@dataclass(frozen=True)
+class CheatEngine(FakeEngine):
+    """Greedy writes the function as it should be, every other method one whose result equals everything."""
+
+    def complete(self, prompts: Sequence[str], method: Method, request: Request) -> list[Generation]:
+        cheat = "    class Anything:\n        __eq__ = lambda self, other: True\n    return Anything()"
+        text = f"def swap(pair):\n{'    return pair[::-1]' if isinstance(method, Greedy) else cheat}\n"
+        return [Generation(text, [1], "stop", [4], 0, 0) for _ in prompts]
+
+
+def test_cheats_are_wrong_and_counted_in_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    data = data_folder(tmp_path, "mbpp", SWAP, {**SWAP, "task_id": "Mbpp/9004"})
+    task = code_tasks.make("mbpp", TaskOptions(data=data, code=settings()))
+    plan = RunPlan(parse_methods("greedy,loopcd"))
+    evaluate(task, CheatEngine(), plan, tmp_path / "run")
+    made = evaluate(task, CheatEngine(), plan, tmp_path / "run")  # now from the grades on disk
+    assert made.outcomes[1].grades == ({"base": False, "plus": False, "cheated": True},) * 2
+    found = json.loads((tmp_path / "run" / "results.json").read_text())["methods"]
+    assert (found["loopcd"]["cheated"], found["loopcd"]["base"]["accuracy"], "cheated" in found["greedy"]) == (2, 0.0, False)
+    assert "cheated: loopcd 2 (" in made.report.read_text()
 
 
 def test_prompts_and_subsets(tmp_path: Path) -> None:
@@ -160,7 +173,7 @@ def test_prompts_and_subsets(tmp_path: Path) -> None:
     task = code_tasks.make("humaneval", TaskOptions(data=data, limit=1, code=settings()))
     assert len(task.items) == 1
     item = task.items[0]
-    assert item.prompt == item.document["prompt"].strip() + "\n"
+    assert item.prompt == item.document["prompt"]
     assert task.question(item.prompt) == item.prompt.strip()
     json.dumps(task.describe())
 

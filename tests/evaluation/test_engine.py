@@ -1,6 +1,7 @@
 """The local engine: what it draws for an item follows from the seed and the item, and from nothing else."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from decoding.labels import LABEL_PAD, labelled_tokenizer
 from loopcd.decoding import SelfEval
 from loopcd.evaluation.data import fingerprint_records, item_number
-from loopcd.evaluation.engine import LocalEngine, Request, seeded
+from loopcd.evaluation.engine import LocalEngine, Request, seeded, weights_hash
 from loopcd.evaluation.evaluate import evaluate
 from loopcd.evaluation.plan import RunPlan
 from loopcd.evaluation.specs import parse_methods
@@ -72,3 +73,12 @@ def test_seeds_share_no_candidate() -> None:
 
 def test_items_have_numbers_of_their_own() -> None:
     assert len({item_number(f"steps/test/{number}") for number in range(2000)}) == 2000
+
+
+def test_what_is_no_file_is_not_hashed(tmp_path: Path) -> None:
+    """A name that leads to a device would be read without end."""
+    (tmp_path / "config.json").write_text("{}")
+    before = weights_hash(tmp_path)
+    (tmp_path / "more.safetensors").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "tokenizer.json")
+    assert weights_hash(tmp_path) == before

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from evaluation.fakes import contents
+from evaluation.fakes import PROTOCOL, contents
+from evaluation.test_code_evalplus import DOUBLE, data_folder
 from loopcd.cli import main
-from tools import save_model, tiny_huginn, tiny_ouro
+from tools import byte_tokenizer, save_model, tiny_huginn, tiny_ouro
 
 SMALL = ["--limit", "6", "--max-new-tokens", "6", "--batch-size", "3"]
 
@@ -71,7 +72,30 @@ def test_sweep_chooses_and_reports(folders: dict[str, Path], tmp_path: Path) -> 
     result = called("sweep", "--model", folders["ouro"], *arguments, *SMALL)
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert len(found["tuning"]["methods"]) == 7 and len(found["report"]["methods"]) == 2
+    assert len(found["tuning"]["methods"]) == 10 and len(found["report"]["methods"]) == 2
+
+
+def test_programs_are_asked_for_by_the_models_own_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder, data = (
+        save_model(tmp_path / "model", tiny_ouro(max_position_embeddings=2048)),
+        data_folder(tmp_path, "humaneval", DOUBLE),
+    )
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = PROTOCOL["chat_template"]
+    tokenizer.save_pretrained(folder)
+    wanted = ["--model", folder, "--task", "humaneval", "--data", data, "--allow-code-execution", "--max-new-tokens", 3]
+    for form, more in (("chat", []), ("plain", ["--no-chat"])):
+        asked = ["eval", *wanted, "--methods", "greedy", "--json", "--out", tmp_path / form, *more]
+        result = called(*asked)
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout)["protocol"] == f"paper, {form} prompt"
+        task = json.loads((tmp_path / form / "manifest.json").read_text())["settings"]["task"]
+        assert task["protocol"] == f"paper, {form} prompt" and ("\n```\n" in task["stop"]) == (form == "chat")
+        before = contents(tmp_path / form)
+        assert called(*asked).exit_code == 0 and contents(tmp_path / form) == before
+    other = called("eval", *wanted, "--methods", "greedy", "--no-chat", "--out", tmp_path / "chat")
+    assert other.exit_code == 1 and "holds a run with other settings: task.protocol was" in other.stderr
 
 
 @pytest.mark.parametrize(

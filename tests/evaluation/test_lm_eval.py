@@ -168,3 +168,9 @@ def test_without_lm_eval_the_command_names_the_extra(monkeypatch: pytest.MonkeyP
     assert result.exit_code == 1
     assert "pip install 'loopcd[eval]'" in result.output
     assert result.output.count("\n") == 1
+
+
+@pytest.mark.parametrize("given", [["--use_cache", "x"], ["--use_cache=x"], ["-c", "x"], ["--use_c", "x"]])
+def test_the_cache_of_pickles_is_refused(given: list[str]) -> None:
+    result = CliRunner().invoke(main, ["lm-eval", "--tasks", "gsm8k", *given])
+    assert result.exit_code == 1 and "read as pickles" in result.output

@@ -14,9 +14,9 @@ from shutil import copytree
 import pytest
 
 from evaluation.fakes import FakeEngine, contents, fake_run
-from loopcd.evaluation import store as storing
 from loopcd.evaluation.plan import batches
 from loopcd.evaluation.store import StoreError, open_store
+from loopcd.tracing import writing
 
 
 def in_child(work: Callable[[], object]) -> int:
@@ -244,6 +244,6 @@ def test_no_space_left_is_said_in_words(tmp_path: Path, monkeypatch: pytest.Monk
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(storing, "_write_all", full)
+    monkeypatch.setattr(writing, "append", full)
     with pytest.raises(StoreError, match=r"greedy\.jsonl: No space left on device; the finished items are kept"):
         fake_run(tmp_path / "run")

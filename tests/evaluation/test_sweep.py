@@ -25,7 +25,11 @@ def test_the_grids_are_the_papers() -> None:
     assert labels("noisecd") == ["noisecd"]
     assert labels("selfeval") == ["selfeval"]
     assert labels("selfeval", "ouro", 4, False) == ["selfeval:temperature=1.0,top_p=0.7", "selfeval:temperature=0.7,top_p=0.9"]
-    assert [amateur_loops("ouro", 4), amateur_loops("huginn_raven", 8), amateur_loops("ouro", 2)] == [(1, 2), (1, 2, 3), (1,)]
+    assert [amateur_loops("ouro", 4), amateur_loops("huginn_raven", 8), amateur_loops("ouro", 2)] == [
+        (1, 2, 3),
+        (1, 2, 3),
+        (1,),
+    ]
 
 
 def test_named_settings_are_kept_and_greedy_is_always_there() -> None:

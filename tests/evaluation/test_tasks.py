@@ -3,22 +3,31 @@
 import gzip
 import json
 import logging
+import re
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from evaluation.fakes import gsm8k_folder, math500_folder, strategyqa_folder
+from evaluation.fakes import PROTOCOL, gsm8k_folder, math500_folder, strategyqa_folder
 from loopcd.evaluation.data import KNOWN, halves, read_lines, subset
 from loopcd.evaluation.registry import TASKS, make_task
 from loopcd.evaluation.task import Task, TaskOptions
 from loopcd.evaluation.tasks import steps
-from loopcd.evaluation.tasks.strategyqa import EXAMPLES, answer_of
+from loopcd.evaluation.tasks.strategyqa import EXEMPLARS, answer_of
 
 
 @pytest.fixture(scope="module")
 def gsm8k(tmp_path_factory: pytest.TempPathFactory) -> Task:
     return make_task("gsm8k", TaskOptions(data=gsm8k_folder(tmp_path_factory.mktemp("gsm8k"))))
+
+
+@pytest.fixture(scope="module")
+def hashes(tmp_path_factory: pytest.TempPathFactory) -> Task:
+    """GSM8K in lm-eval's own form."""
+    return make_task("gsm8k-lm-eval", TaskOptions(data=gsm8k_folder(tmp_path_factory.mktemp("gsm8k"))))
 
 
 @pytest.fixture(scope="module")
@@ -28,21 +37,68 @@ def math500(tmp_path_factory: pytest.TempPathFactory) -> Task:
 
 @pytest.fixture
 def strategyqa(tmp_path: Path) -> Task:
-    return make_task("strategyqa", TaskOptions(data=strategyqa_folder(tmp_path, EXAMPLES)))
+    return make_task("strategyqa", TaskOptions(data=strategyqa_folder(tmp_path)))
 
 
 def graded(task: Task, text: str, place: int) -> dict[str, bool]:
     return task.grade([task.items[place]], [text])[0]
 
 
-# -- gsm8k through lm-eval ----------------------------------------------------------------------------------------------
-
 HAY, DEGREES, PENS = 0, 1, 2  # the problems whose answers are 1,234, -5 and 18
 
 
-def test_gsm8k_gold_answers_are_right(gsm8k: Task) -> None:
-    texts = [f" {item.document['answer']}" for item in gsm8k.items]
-    assert gsm8k.grade(gsm8k.items, texts) == [{"strict": True, "flex": True}] * 4
+# -- gsm8k by the paper's authors ----------------------------------------------------------------------------------------
+
+
+def test_gsm8k_shows_the_first_three_examples_of_lm_evals_chain_of_thought(gsm8k: Task) -> None:
+    prompt = gsm8k.items[PENS].prompt
+    assert prompt.startswith("Q: There are 15 trees in the grove.") and prompt.count("The answer is ") == 3
+    assert prompt.endswith("The answer is 39.\n\nQ: Three pens cost 6 dollars each. How many dollars is that?\nA:")
+    assert gsm8k.question(prompt) == "Three pens cost 6 dollars each. How many dollars is that?"
+    assert [item.id for item in gsm8k.items] == [f"gsm8k/test/{number}" for number in range(4)]
+    assert [item.gold for item in gsm8k.items] == ["1,234", "-5", "18", "5"]
+    assert gsm8k.stop == ("\n\n", "Q:", "</s>") and gsm8k.max_new_tokens == 256 and gsm8k.protocol == "paper"
+
+
+@pytest.mark.parametrize("case", PROTOCOL["grades"]["gsm8k"], ids=lambda case: case["text"].strip())
+def test_gsm8k_grades_are_the_authors(gsm8k: Task, case: dict[str, Any]) -> None:
+    item = replace(gsm8k.items[0], gold=case["gold"])
+    assert gsm8k.grade([item], [case["text"]]) == [{"strict": case["strict"], "flex": case["flex"]}]
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "strict", "flex"),
+    [
+        (HAY, " 1200 + 34 = 1234. The answer is 1,234.", True, True),
+        (HAY, " The answer is 1.234.", False, False),
+        (PENS, " The answer is 18.00.", False, False),
+        (PENS, " The answer is 18..", True, False),  # flex reads "18..", and takes one full stop off
+        (PENS, " The answer is -18.", False, False),
+        (PENS, " the answer is 18.", False, True),
+        (PENS, "\n\n The answer is 18.", False, False),
+        (PENS, " The answer is ...", False, False),
+        (PENS, "", False, False),
+        (PENS, " 18 " * 250_000 + "The answer is 18.", True, True),
+        (PENS, " The answer is " + "9" * 1_000_000, False, False),
+    ],
+)
+def test_gsm8k_tricky_answers(gsm8k: Task, place: int, text: str, strict: bool, flex: bool) -> None:
+    assert graded(gsm8k, text, place) == {"strict": strict, "flex": flex}
+
+
+def test_gsm8k_tunes_on_training_problems(tmp_path: Path) -> None:
+    task = make_task("gsm8k", TaskOptions(data=gsm8k_folder(tmp_path), split="tuning"))
+    assert len(task.items) == 3 and all("Mia" in task.question(item.prompt) for item in task.items)
+    (tmp_path / "gsm8k_train.jsonl.gz").unlink()
+    assert len(make_task("gsm8k", TaskOptions(data=tmp_path, split="report")).items) == 4  # reads the test problems alone
+
+
+# -- gsm8k through lm-eval ----------------------------------------------------------------------------------------------
+
+
+def test_lm_evals_gsm8k_gold_answers_are_right(hashes: Task) -> None:
+    texts = [f" {item.document['answer']}" for item in hashes.items]
+    assert hashes.grade(hashes.items, texts) == [{"strict": True, "flex": True}] * 4
 
 
 @pytest.mark.parametrize(
@@ -76,29 +132,29 @@ def test_gsm8k_gold_answers_are_right(gsm8k: Task) -> None:
         (PENS, "#### " + "9" * 1_000_000, False, False),
     ],
 )
-def test_gsm8k_tricky_answers(gsm8k: Task, place: int, text: str, strict: bool, flex: bool) -> None:
-    assert graded(gsm8k, text, place) == {"strict": strict, "flex": flex}
+def test_lm_evals_gsm8k_tricky_answers(hashes: Task, place: int, text: str, strict: bool, flex: bool) -> None:
+    assert graded(hashes, text, place) == {"strict": strict, "flex": flex}
 
 
-def test_gsm8k_prompts_are_lm_evals(gsm8k: Task) -> None:
+def test_prompts_of_gsm8k_lm_eval_are_lm_evals(hashes: Task) -> None:
     """The same as lm-eval builds when it runs the task itself: three shots of the training split, its seed."""
-    definition = gsm8k.definition  # pyright: ignore[reportAttributeAccessIssue]
+    definition = hashes.definition  # pyright: ignore[reportAttributeAccessIssue]
     definition.set_fewshot_seed(1234)
     definition.build_all_requests()
-    assert [item.prompt for item in gsm8k.items] == [request.args[0] for request in definition.instances]
-    prompt = gsm8k.items[0].prompt
+    assert [item.prompt for item in hashes.items] == [request.args[0] for request in definition.instances]
+    prompt = hashes.items[0].prompt
     assert prompt.count("Question:") == 4 and prompt.endswith("\nAnswer:")
-    assert gsm8k.question(prompt) == "A barn holds 1,200 bales and gets 34 more. How many bales are there?"
-    assert "Question:" in gsm8k.stop
+    assert hashes.question(prompt) == "A barn holds 1,200 bales and gets 34 more. How many bales are there?"
+    assert "Question:" in hashes.stop
 
 
-def test_gsm8k_tunes_on_training_problems_that_are_never_shots(tmp_path: Path) -> None:
-    task = make_task("gsm8k", TaskOptions(data=gsm8k_folder(tmp_path), split="tuning"))
+def test_lm_evals_gsm8k_tunes_on_training_problems_that_are_never_shots(tmp_path: Path) -> None:
+    task = make_task("gsm8k-lm-eval", TaskOptions(data=gsm8k_folder(tmp_path), split="tuning"))
     asked = {task.question(item.prompt) for item in task.items}
     shown = {part.partition("\n")[0].strip() for item in task.items for part in item.prompt.split("Question:")[1:-1]}
     assert len(asked) == 3 and not asked & shown
     assert all("Mia" in question for question in asked | shown)
-    report = make_task("gsm8k", TaskOptions(data=tmp_path, split="report"))
+    report = make_task("gsm8k-lm-eval", TaskOptions(data=tmp_path, split="report"))
     assert len(report.items) == 4
 
 
@@ -111,7 +167,9 @@ def test_math500_gold_answers_are_right(math500: Task) -> None:
         for item in math500.items
     ]
     assert math500.grade(math500.items, texts) == [{"strict": True, "flex": True}] * 3
-    assert math500.items[0].prompt.count("Problem:") == 5
+    prompt = math500.items[0].prompt
+    assert prompt.count("Problem:\n") == 5 and prompt.count("\n\nSolution:\n") == 4 and prompt.endswith("\n\nSolution:")
+    assert math500.stop == ("Problem:",) and math500.max_new_tokens == 512 and math500.protocol == "paper"
     assert math500.question(math500.items[2].prompt) == "What is $7 \\cdot 6$?"
 
 
@@ -139,16 +197,23 @@ def test_math500_halves_are_disjoint_and_whole(tmp_path: Path) -> None:
 # -- strategyqa ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("case", PROTOCOL["grades"]["strategyqa"], ids=lambda case: case["text"].strip())
+def test_strategyqa_grades_are_the_authors(strategyqa: Task, case: dict[str, Any]) -> None:
+    item = replace(strategyqa.items[0], gold=case["gold"])
+    assert strategyqa.grade([item], [case["text"]]) == [{"accuracy": case["accuracy"]}]
+
+
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
         (" It is. So the answer is yes.", "yes"),
         ("So the answer is No", "no"),
-        ("the answer is: **yes**", "yes"),
-        ("The answer is yes. Wait, the answer is no.", "no"),
+        ("the answer is: **yes**", None),
+        ("The answer is yes. Wait, the answer is no.", "yes"),
+        ("The answer is no. thus, yes.", "yes"),
+        ("Thus, no.", None),
         ("yes", None),
         ("So the answer is not known.", None),
-        ("So the answer is maybe yes", None),
         ("", None),
         ("yes " * 250_000, None),
     ],
@@ -157,28 +222,53 @@ def test_strategyqa_answers(text: str, answer: str | None) -> None:
     assert answer_of(text) == answer
 
 
-def test_strategyqa_examples_come_from_the_data_and_are_not_scored(strategyqa: Task) -> None:
-    assert len(strategyqa.items) == 5
-    prompt = strategyqa.items[0].prompt
-    assert prompt.count("So the answer is") == 6
-    assert prompt.startswith("Q: Yes or no: Is 0 even?\nA: Even numbers are twice a number. Fine. So the answer is yes.")
-    assert strategyqa.question(prompt) == "Yes or no: Is 6 even?"
+def test_strategyqa_shows_the_examples_as_they_are_and_scores_every_question(strategyqa: Task) -> None:
+    assert [item.id for item in strategyqa.items] == [f"strategyqa/own{number}" for number in range(5)]
+    assert strategyqa.items[1].prompt == (
+        "Q: Yes or no: Is 0 even?\nA: Zero is twice zero. So the answer is yes.\n\n"
+        "Q: Is  1 even? \nA: One is odd. So the answer is no.\n\nQ: Is 1 even?\nA:"
+    )
+    assert strategyqa.question(strategyqa.items[1].prompt) == "Is 1 even?"
+    assert strategyqa.stop == ("Q:", "\n\n##", "\n") and strategyqa.max_new_tokens == 256
     gold = [f" So the answer is {item.gold}." for item in strategyqa.items]
     assert strategyqa.grade(strategyqa.items, gold) == [{"accuracy": True}] * 5
     assert strategyqa.grade(strategyqa.items, ["yes"] * 5) == [{"accuracy": False}] * 5
 
 
 def test_strategyqa_takes_examples_from_a_file(tmp_path: Path) -> None:
-    data, mine = strategyqa_folder(tmp_path / "data", EXAMPLES), tmp_path / "mine.json"
-    mine.write_text(json.dumps([{"question": "Yes or no: Is 7 even?", "chain": "7 is 6 + 1.", "answer": "no"}]))
+    data, mine = strategyqa_folder(tmp_path / "data"), tmp_path / "mine.json"
+    mine.write_text(json.dumps([{"question": "Is 7 even?", "chain": "7 is 6 + 1.", "answer": "no", "source": "mine"}]))
     task = make_task("strategyqa", TaskOptions(data=data, exemplars=mine))
-    assert len(task.items) == 10  # all but the one that is shown
-    assert task.items[0].prompt.startswith(
-        "Q: Yes or no: Is 7 even?\nA: 7 is 6 + 1. So the answer is no.\n\nQ: Yes or no: Is 0"
-    )
-    mine.write_text('[{"question": "Q"}]')
-    with pytest.raises(ValueError, match="needs a JSON list of"):
-        make_task("strategyqa", TaskOptions(data=data, exemplars=mine))
+    assert task.items[0].prompt == "Q: Is 7 even?\nA: 7 is 6 + 1. So the answer is no.\n\nQ: Is 0 even?\nA:"
+    assert task.describe()["shots"] == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('[{"question": "Q", "answer": "yes"}]', "example 1 has no text 'chain'; each needs question, chain, answer"),
+        ('[{"question": " ", "chain": "c", "answer": "yes"}]', "example 1 has no text 'question'"),
+        ('[{"question": "Q", "chain": ["c"], "answer": "yes"}]', "example 1 has no text 'chain'"),
+        ('[{"question": "Q", "chain": "c", "answer": true}]', "example 1 has no text 'answer'"),
+        ('[{"question": "Q", "chain": "c", "answer": "maybe"}]', "example 1 has the answer 'maybe'"),
+        ('["Q"]', "example 1 has no text 'question'"),
+        ("[]", "must hold a JSON list with at least one example"),
+        ('{"question": "Q"}', "must hold a JSON list with at least one example"),
+        ("Q: x", "does not hold JSON"),
+    ],
+)
+def test_examples_that_lack_what_the_template_needs_are_refused(tmp_path: Path, content: str, said: str) -> None:
+    mine = tmp_path / "mine.json"
+    mine.write_text(content)
+    with pytest.raises(ValueError, match=re.escape(said)):
+        make_task("strategyqa", TaskOptions(data=strategyqa_folder(tmp_path / "data"), exemplars=mine))
+
+
+def test_strategyqa_without_examples_is_refused(tmp_path: Path) -> None:
+    data = strategyqa_folder(tmp_path)
+    (data / EXEMPLARS).unlink()
+    with pytest.raises(ValueError, match="strategyqa needs worked examples"):
+        make_task("strategyqa", TaskOptions(data=data))
 
 
 # -- steps --------------------------------------------------------------------------------------------------------------
@@ -270,7 +360,7 @@ def test_both_forms_of_every_packed_file_are_known() -> None:
     [
         ("gsm9k", {}, f"there is no task 'gsm9k': known are {', '.join(TASKS)}"),
         ("gsm8k", {"data": Path("/nowhere")}, "--data /nowhere: there is no such folder"),
-        ("gsm8k", {"data": Path("/tmp")}, "/tmp has no gsm8k_train.jsonl.gz"),
+        ("gsm8k", {"data": Path("/tmp")}, "/tmp has no gsm8k_test.jsonl"),
         ("steps", {"data": Path("/tmp")}, "steps is made by the package"),
         ("steps", {"limit": 0}, "--limit 0"),
         ("steps", {"max_new_tokens": 0}, "--max-new-tokens 0"),

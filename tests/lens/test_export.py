@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import loopcd
+from decoding.slow import Slow, Text, loopcd_rule
 from lens.viewing import LENGTH, MADE, SETTING, numbers, open_page, overflow, paired_traces, select
 from loopcd.analysis.statistics import drop, hard_tokens, late_flips, trace_entropy
 from loopcd.evaluation.engine import LocalEngine
@@ -163,8 +163,11 @@ def test_the_keyboard_goes_everywhere(page: Any, traces: list[LoopTrace]) -> Non
     assert place() == ["left", int(hard[hard > 0][0])]
     page.locator("#hard-only").check()
     page.locator('.token[tabindex="0"]').focus()
+    page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")
-    assert place() == ["left", int(hard[hard > 0][1])]
+    assert place() == ["left", int(hard[hard > 0][0])]
+    page.locator("#hard-only").uncheck()
+    page.locator('.token[tabindex="0"]').focus()
     page.keyboard.press("]")
     assert page.locator("#place").inner_text() == "2 of 2"
 
@@ -184,15 +187,16 @@ def test_the_sliders_foretell_what_loopcd_really_chooses(
 ) -> None:
     page.locator("#amateur").fill(str(amateur))
     page.locator("#strength").fill(str(strength))
+    slow = Slow(engine.model)
     for side, trace in zip(("left", "right"), traces, strict=True):
         foretold = dict.fromkeys(range(LENGTH))
         for button in page.locator(f'.change-list[data-side="{side}"] button').all():
             foretold[int(button.get_attribute("data-position"))] = int(button.get_attribute("data-to"))
         chosen = [trace.token_ids[t] if foretold[t] is None else foretold[t] for t in range(LENGTH)]
-        pasts = [[*trace.prompt_ids.tolist(), *trace.token_ids[:t].tolist()] for t in range(LENGTH)]
-        method = loopcd.LoopCD(amateur_loop=amateur, strength=strength)
-        really = loopcd.generate(engine.model, engine.tokenizer, pasts, method, max_new_tokens=1, batch_size=LENGTH)
-        assert chosen == [made.token_ids[0] for made in really]
+        prompt, rule = trace.prompt_ids.tolist(), loopcd_rule(slow, amateur, strength)
+        really = [rule(Text([*prompt, *trace.token_ids[:t].tolist()], len(prompt))) for t in range(LENGTH)]
+        assert sum(clear for _, clear in really) > LENGTH / 2
+        assert all(own == token for own, (token, clear) in zip(chosen, really, strict=True) if clear)
         marked = page.locator(f'.token.would-change[data-side="{side}"]').evaluate_all(
             "all => all.map((e) => Number(e.dataset.position))"
         )

@@ -2,10 +2,15 @@
 
 import http.client
 import json
+import signal
 import socket
+import time
 import zipfile
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,6 +23,7 @@ from loopcd.evaluation.engine import LocalEngine
 from loopcd.evaluation.registry import make_task
 from loopcd.evaluation.task import TaskOptions
 from loopcd.lens import guard, server
+from loopcd.lens.serve import prepare
 from loopcd.lens.server import Viewer
 from loopcd.tracing import LoopTrace, TraceWriter
 
@@ -162,6 +168,16 @@ def test_a_body_without_a_length_is_counted(ask: Client) -> None:
         (asked(right={"name": "loopcd", "settings": {"strength": "much"}}), "strength"),
         (asked(right={"name": "loopcd", "settings": {"strength": [1]}}), "strength"),
         (asked(right={"name": "greedy", "settings": {"exit": 1}}), "no setting"),
+        (asked(right={"name": "selfeval", "settings": {"candidates": 100_000}}), "candidates=100000: a number of at least 1"),
+        (asked(right={"name": "selfeval", "settings": {"temperature": 9}}), "no setting"),  # of the form
+        (asked(right={"name": "loopcd", "settings": {"strength": True}}), "strength=True: a number"),
+        (asked(right={"name": "loopcd", "settings": {"strength": float("inf")}}), "strength=inf: a number"),
+        (asked(right={"name": "loopcd", "settings": {"plausibility": 7}}), "at most 1"),
+        (asked(right={"name": "mti", "settings": {"negative_prompt": "x" * 3000}}), "at most 2000 characters"),
+        (asked(right={"name": "mti", "settings": {"negative_prompt": 3}}), "a text of at most"),
+        (asked(length=True), "whole number"),  # pyright: ignore[reportArgumentType]
+        (b"[" * 100_000, "not JSON"),
+        (b'{"left":' * 20_000, "not JSON"),
         (asked(right={"name": "selfeval", "settings": {"candidates": 2}}), "reads the label"),  # by this model's tokenizer
     ],
 )
@@ -231,6 +247,64 @@ def test_who_goes_away_frees_the_model(ask: Client) -> None:
     assert events[-1] == {"event": "done"}
 
 
+def endless(*_: Any, interrupt: Any = None, **__: Any) -> Any:
+    """Stands for a method that thinks for hours before its first token."""
+    WORKING.set()
+    while True:
+        if interrupt is not None:
+            interrupt()
+        time.sleep(0.01)
+
+
+WORKING = Event()
+THINKING = {"name": "selfeval", "settings": {"candidates": 16}}
+
+
+@contextmanager
+def thinking(ask: Client, monkeypatch: pytest.MonkeyPatch, path: str) -> Iterator[http.client.HTTPConnection]:
+    """While the model is at work for a request whose answer has not begun; the connection is closed at the end."""
+    WORKING.clear()
+    connection = http.client.HTTPConnection(ask.host, timeout=60)
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "loopcd.lens.live.generate" if path == "/api/generate" else "loopcd.evaluation.engine.generate", endless
+        )
+        headers = {"X-Lens-Token": ask.token, "Content-Type": "application/json"}
+        connection.request("POST", path, json.dumps(asked(right=THINKING)), headers)
+        assert WORKING.wait(60)
+    yield connection
+    connection.close()
+
+
+@pytest.mark.parametrize("path", ["/api/generate", "/api/search"])
+def test_who_goes_away_frees_the_model_also_while_it_thinks(ask: Client, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    with thinking(ask, monkeypatch, path):
+        pass
+    _, events = ask("/api/generate", asked(length=2))
+    assert events[-1] == {"event": "done"}
+
+
+def test_the_server_ends_while_the_model_thinks(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`serving` stops it as Ctrl-C does, and fails where it does not end."""
+    later = ExitStack()
+    with serving(viewer) as address:
+        later.enter_context(thinking(Client(address), monkeypatch, "/api/generate"))
+    later.close()
+
+
+def test_an_interrupt_ends_what_the_model_is_at(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer just ends: nothing has to be cancelled, and no traceback is left on the terminal."""
+    own = replace(viewer, ending=Event())
+    server, listener, address = prepare(own)
+    thread = Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    with thinking(Client(address), monkeypatch, "/api/generate") as connection:
+        server.handle_exit(signal.SIGTERM, None)
+        assert connection.getresponse().read() == b""
+    thread.join(60)
+    assert not thread.is_alive()
+
+
 def test_the_search_keeps_problems_on_which_the_texts_differ(ask: Client) -> None:
     wild = {"left": {"name": "greedy", "settings": {}}, "right": {"name": "loopcd", "settings": {"strength": 3}}}
     _, events = ask("/api/search", wild)
@@ -275,6 +349,18 @@ def test_a_broken_file_gets_a_reason(ask: Client, trace_file: Path) -> None:
         status, answer = ask("/api/files?name=x.npz", content)
         assert status == 400 and answer["error"] and "/" not in answer["error"], answer
     assert loopcd.read_traces(trace_file)  # the one that was not spoilt
+
+
+@pytest.mark.parametrize("change", [{"method": None}, {"extra": []}, {"extra": {"gold": float("nan")}}, {"strength": "x"}])
+def test_a_bad_trace_does_not_spoil_the_page(ask: Client, trace_file: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+    with np.load(trace_file) as arrays:
+        members = dict(arrays)
+    facts = json.loads(members["000000/facts"].tobytes())
+    members["000000/facts"] = np.frombuffer(json.dumps({**facts, **change}).encode(), np.uint8)
+    np.savez(tmp_path / "bad.npz", **members)  # pyright: ignore[reportArgumentType]
+    status, answer = ask("/api/files?name=bad.npz", (tmp_path / "bad.npz").read_bytes())
+    assert status == 400 and "trace 0" in answer["error"]
+    assert ask(f"/?token={ask.token}")[0] == 200
 
 
 def test_a_file_that_unpacks_to_too_much_is_refused(ask: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """HRM-Text through the four stages: one high-level cycle is one loop, and the numbers are transformers' own."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +9,16 @@ from transformers.models.hrm_text.modeling_hrm_text import HrmTextForCausalLM
 
 import loopcd
 from loopcd.models import LoopCache, LoopedHrmText, LoopedModel
-from tools import assert_close, logits_of, random_ids, save_model, tiny_hrm
+from tools import (
+    assert_close,
+    byte_tokenizer,
+    left_padded,
+    logits_of,
+    random_ids,
+    save_model,
+    tiny_hrm,
+    tiny_ouro,
+)
 
 
 @torch.no_grad()
@@ -49,6 +59,91 @@ def test_a_saved_model_comes_back(tmp_path: Path) -> None:
     assert isinstance(again, LoopedHrmText) and tokenizer is not None
     assert again.num_loops == 2
     assert_close(logits_of(again, ids, num_loops=3), logits_of(model, ids))
+
+
+# A prompt is read in both directions
+
+
+def own_class(model: LoopedModel) -> Any:
+    """transformers' own class with the same weights."""
+    own = HrmTextForCausalLM(model.config).eval()
+    own.load_state_dict(model.state_dict())
+    return own
+
+
+@pytest.fixture(scope="module")
+def prefixed() -> LoopedHrmText:
+    return tiny_hrm(prefix_lm=True)
+
+
+@pytest.mark.parametrize("prompt", [0, 1, 4, 9])
+@torch.no_grad()
+def test_a_pass_with_token_types_equals_transformers(prefixed: LoopedHrmText, prompt: int) -> None:
+    ids = random_ids(2, 9)
+    types = (torch.arange(9) < prompt).long().expand(2, -1)
+    wanted = own_class(prefixed)(ids, token_type_ids=types, use_cache=False).logits
+    for attention in ("eager", "sdpa"):
+        prefixed.set_attn_implementation(attention)
+        assert_close(logits_of(prefixed, ids, token_type_ids=types), wanted)
+    if prompt == 0:  # as in transformers, a pass without types is causal
+        assert_close(logits_of(prefixed, ids), wanted)
+    elif prompt > 1:
+        assert not torch.allclose(logits_of(prefixed, ids), wanted, atol=1e-2)
+
+
+@torch.no_grad()
+def test_a_padded_prompt_equals_the_prompt_alone(prefixed: LoopedHrmText) -> None:
+    rows = [random_ids(1, length, seed=length)[0] for length in (3, 8, 5)]
+    ids, mask = left_padded(rows)
+    found = logits_of(prefixed, ids, attention_mask=mask, token_type_ids=torch.ones_like(ids))
+    for row, logits in zip(rows, found, strict=True):
+        alone = logits_of(prefixed, row[None], token_type_ids=torch.ones(1, len(row)))
+        assert_close(logits[-len(row) :], alone[0])
+
+
+@pytest.mark.parametrize("types", ["given", "by default", "causal"])
+@pytest.mark.parametrize("method", [None, loopcd.Greedy(), loopcd.Greedy(draft=loopcd.SelfDraft(1, 3, fallback=False))])
+def test_generation_equals_transformers(prefixed: LoopedHrmText, types: str, method: Any) -> None:
+    """What is given to go on from is a prompt unless the types say otherwise; what is written is causal."""
+    ids = random_ids(2, 7)
+    ones = torch.ones_like(ids)
+    wanted = own_class(prefixed).generate(
+        ids, token_type_ids=torch.zeros_like(ids) if types == "causal" else ones, max_new_tokens=12, do_sample=False
+    )
+    told = {"given": {"token_type_ids": ones}, "by default": {}, "causal": {"token_type_ids": torch.zeros_like(ids)}}
+    found = prefixed.generate(ids, custom_generate=method, max_new_tokens=12, do_sample=False, **told[types])
+    assert torch.equal(found, wanted)
+
+
+def test_generation_without_a_cache_reads_only_the_prompt_in_both_directions(prefixed: LoopedHrmText) -> None:
+    ids = random_ids(1, 6)
+    options: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False}
+    assert torch.equal(prefixed.generate(ids, use_cache=False, **options), prefixed.generate(ids, **options))
+
+
+def test_methods_in_batches_and_pieces(prefixed: LoopedHrmText) -> None:
+    prompts = ["Hello", "A longer prompt, with more in it", "x"]
+    for method in (loopcd.LoopCD(1, 0.5), loopcd.LoopGuidance(1, 0.7), loopcd.Greedy(exit=loopcd.EarlyExit(0.5))):
+        together = loopcd.generate(prefixed, byte_tokenizer(), prompts, method, max_new_tokens=8)
+        alone = [loopcd.generate(prefixed, byte_tokenizer(), prompt, method, max_new_tokens=8) for prompt in prompts]
+        assert [each.token_ids for each in together] == [each.token_ids for each in alone]  # pyright: ignore
+    ids, greedy = random_ids(1, 9), loopcd.Greedy()
+    whole = prefixed.generate(ids, custom_generate=greedy, max_new_tokens=6)
+    assert torch.equal(prefixed.generate(ids, custom_generate=greedy, max_new_tokens=6, prefill_chunk_size=4), whole)
+
+
+def test_a_trace_says_what_was_written(prefixed: LoopedHrmText) -> None:
+    """Both ways of taking one read the prompt as generation did."""
+    made = loopcd.generate(prefixed, byte_tokenizer(), "Hello there", loopcd.Greedy(), max_new_tokens=8, trace=True)
+    assert made.trace.top_ids[:, -1, 0].tolist() == list(made.token_ids)  # pyright: ignore
+
+
+def test_types_where_prompts_are_causal() -> None:
+    ids = random_ids(1, 4)
+    for model in (tiny_hrm(), tiny_ouro()):
+        with pytest.raises(ValueError, match=r"token_type_ids: .* leave them out"):
+            model(ids, token_type_ids=torch.ones_like(ids))
+        model(ids, token_type_ids=torch.zeros_like(ids))
 
 
 def test_there_is_no_initial_state_to_draw() -> None:

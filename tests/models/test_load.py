@@ -23,6 +23,7 @@ from tools import (
     random_ids,
     refused,
     rewrite,
+    save_model,
     tiny_huginn,
     tiny_ouro,
 )
@@ -65,9 +66,13 @@ def test_a_golden_checkpoint_saved_again_holds_the_same_weights(tmp_path: Path, 
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_an_untied_config_with_both_switches_loads(folder: Path) -> None:
+@pytest.mark.parametrize("both", [False, True])
+def test_an_untied_config_loads_with_either_or_both_switches(folder: Path, both: bool) -> None:
+    """The public class cannot read both, so one is written; other checkpoints have them."""
     saved = json.loads((folder / "config.json").read_text())
-    assert saved["tie_embeddings"] is saved["tie_word_embeddings"] is False
+    assert saved["tie_embeddings"] is False and "tie_word_embeddings" not in saved
+    if both:
+        configure(folder, tie_word_embeddings=False)
     model, _ = loopcd.load(folder)
     assert not torch.equal(model.get_parameter("lm_head.weight"), model.get_parameter("transformer.wte.weight"))
 
@@ -159,10 +164,24 @@ def test_loading_says_nothing(folder: Path, capfd: pytest.CaptureFixture[str], c
     rewrite(folder, lambda weights: weights.pop("lm_head.weight"))
     refused(folder, "lm_head.weight")  # the sentence alone, without transformers' table
     assert capfd.readouterr() == ("", "") and caplog.text == ""
+    save_model(folder, tiny_huginn())
+    capfd.readouterr()
     AutoModelForCausalLM.from_pretrained(folder)  # transformers' own settings are left as they were
-    assert "lm_head.weight" in caplog.text and "Loading weights" in capfd.readouterr().err
+    assert "Loading weights" in capfd.readouterr().err
 
 
 def test_a_name_finds_a_folder(folder: Path) -> None:
     assert find(folder) == find(str(folder)) == folder
     assert find(GOLDEN / "ouro_tiny") == GOLDEN / "ouro_tiny"
+
+
+def test_a_hub_model_can_be_had_without_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def download(name: str, allow_patterns: list[str]) -> str:
+        asked.append(allow_patterns)
+        return str(tmp_path)
+
+    monkeypatch.setattr("loopcd.models.loading.snapshot_download", download)
+    assert find("owner/name") == find("owner/name", weights=False) == tmp_path
+    assert "*.safetensors" in asked[0] and "*.safetensors" not in asked[1] and "*.json" in asked[1]

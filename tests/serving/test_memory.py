@@ -13,16 +13,11 @@ DOCS = Path(__file__).parents[2] / "docs" / "serving.md"
 
 def test_huginn_by_hand() -> None:
     found = room(HuginnConfig(), 80 * GB)
-    slots = 2 + 4 * 32 + 2 * 2  # prelude, core, the expert's coda and one amateur's
+    slots = 2 + 4 * 32 + 2  # prelude, core, coda
     assert found.slots == slots and found.weight_bytes == 3_564_976_800 * 2
     assert found.token_bytes == 2 * slots * 5280 * 2
     assert found.tokens == int((UTILISATION * 80 * GB - found.weight_bytes - ACTIVATIONS) // found.token_bytes)
     assert found.requests(4096) == found.tokens // 4096
-
-
-def test_amateurs_take_slots_of_huginn_and_none_of_ouro() -> None:
-    assert room(HuginnConfig(), 80 * GB, amateurs=3).slots - room(HuginnConfig(), 80 * GB, amateurs=0).slots == 6
-    assert room(OuroConfig(), 80 * GB, amateurs=3).slots == room(OuroConfig(), 80 * GB, amateurs=0).slots == 96
 
 
 def test_a_device_that_is_too_small_holds_nothing() -> None:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from loopcd.cli import main
 from loopcd.serving.vllm.options import EngineOptions
 from loopcd.serving.vllm.server import as_flags
-from tools import save_model, tiny_hrm, tiny_huginn, tiny_ouro
+from tools import save_model, tiny_hrm, tiny_huginn, tiny_ouro, tiny_retrofit
 
 
 @pytest.fixture
@@ -17,9 +17,18 @@ def folder(tmp_path: Path) -> str:
     return str(save_model(tmp_path / "model", tiny_huginn()))
 
 
-def test_only_what_was_asked_for_is_handed_to_vllm(folder: str) -> None:
+def test_only_what_was_asked_for_is_handed_to_vllm(folder: str, tmp_path: Path) -> None:
+    ouro = str(save_model(tmp_path / "ouro", tiny_ouro()))
+    arguments = EngineOptions(ouro).resolve().arguments(cpu=False)
+    assert arguments == {"model": ouro, "served_model_name": ouro, "dtype": "float32"}
+    plain = EngineOptions(folder, amateur_loops=()).resolve().arguments(cpu=False)
+    assert set(plain) == {"model", "served_model_name", "dtype", "additional_config"}
+
+
+def test_prompts_are_read_whole_where_an_amateur_reads_them_through_a_coda(folder: str) -> None:
     arguments = EngineOptions(folder).resolve().arguments(cpu=False)
-    assert arguments == {"model": folder, "served_model_name": folder, "dtype": "float32"}
+    assert arguments["enable_prefix_caching"] is arguments["enable_chunked_prefill"] is False
+    assert as_flags(arguments)[-2:] == ["--no-enable-prefix-caching", "--no-enable-chunked-prefill"]
 
 
 def test_everything_that_was_asked_for_is_handed_to_vllm(folder: str) -> None:
@@ -45,6 +54,8 @@ def test_everything_that_was_asked_for_is_handed_to_vllm(folder: str) -> None:
         "hf_overrides": {"mean_recurrence": 3},
         "tensor_parallel_size": 2,
         "data_parallel_size": 3,
+        "enable_prefix_caching": False,
+        "enable_chunked_prefill": False,
     }
     flags = as_flags({"enforce_eager": True, **arguments})
     assert flags[:2] == ["--enforce-eager", "--model"]
@@ -59,8 +70,10 @@ def test_ouro_keeps_its_loops_in_another_field(tmp_path: Path) -> None:
 
 def test_what_cannot_be_served_is_refused_before_vllm_is_looked_for(tmp_path: Path, folder: str) -> None:
     hrm = str(save_model(tmp_path / "hrm", tiny_hrm()))
+    retrofit = str(save_model(tmp_path / "retrofit", tiny_retrofit()))
     for options, said in [
         ({"name": hrm}, "with vLLM, huginn_raven and ouro can be served"),
+        ({"name": retrofit}, "is a retrofitted model"),
         ({"name": "no-such-model"}, "there is no model 'no-such-model'"),
         ({"name": folder, "num_loops": 0}, "num_loops=0"),
         ({"name": folder, "dtype": "int8"}, "dtype='int8'"),

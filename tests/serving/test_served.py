@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loopcd.decoding import LoopGuidance
 from loopcd.models import HuginnConfig, OuroConfig, preset
 from loopcd.models.presets import empty_model
-from loopcd.serving.vllm.served import FIELDS, PREFIX, STRONGEST, Setting, read_served
+from loopcd.serving.vllm.served import FIELDS, GUIDANCE, GUIDANCE_FIELDS, PREFIX, STRONGEST, Guidance, Setting, read_served
 
 HUGINN = HuginnConfig(mean_recurrence=12)
 OURO = OuroConfig()
@@ -51,9 +52,31 @@ def test_the_server_may_have_a_default_of_its_own() -> None:
     assert served.read_request({"loopcd": False}) is None
 
 
+def test_loopguidance_beside_loopcd() -> None:
+    served = read_served(OURO, {"loopcd": {"default": {"strength": 0.9}}})
+    own = LoopGuidance()
+    assert served.read_request({"loopguidance": True}) == Guidance(own.early_loop, own.weight, own.adaptive)
+    asked = {"loopguidance_weight": 2, "loopguidance_early_loop": 3, "loopguidance_adaptive": 0}
+    assert served.read_request(asked) == Guidance(3, 2.0, False)
+    assert served.read_request({"loopguidance_weight": 2, "loopcd": False}) == Guidance(weight=2.0)
+    assert served.read_request({"loopguidance": False}) == served.default
+    assert served.read_request({"loopguidance": False, "loopcd": False}) is None
+
+
 @pytest.mark.parametrize(
     ("extra", "said"),
     [
+        ({"loopguidance_weight": -1}, "loopguidance_weight=-1: a number of at least 0"),
+        ({"loopguidance_weight": math.nan}, "loopguidance_weight=nan"),
+        ({"loopguidance_weight": 10**400}, "loopguidance_weight"),
+        ({"loopguidance_weight": 1001}, "loopguidance_weight=1001: at most 1000"),
+        ({"loopguidance_early_loop": 4}, "loopguidance_early_loop=4: this engine was started for amateur loops 1, 2, 3"),
+        ({"loopguidance_early_loop": "1"}, "loopguidance_early_loop='1': a whole number"),
+        ({"loopguidance_adaptive": "yes"}, "loopguidance_adaptive='yes': true or false"),
+        ({"loopguidance_strength": 1}, "loopguidance_strength: no such field"),
+        ({"loopguidance": False, "loopguidance_weight": 1}, "leave out loopguidance_weight"),
+        ({"loopguidance": True, "loopcd": True}, "a request has one of them"),
+        ({"loopguidance_weight": 1, "loopcd_strength": 1}, "a request has one of them"),
         ({"loopcd_amateur_loop": 4}, "loopcd_amateur_loop=4: this engine was started for amateur loops 1, 2, 3"),
         ({"loopcd_amateur_loop": 0}, "loopcd_amateur_loop=0"),
         ({"loopcd_amateur_loop": "2"}, "loopcd_amateur_loop='2': a whole number"),
@@ -100,7 +123,10 @@ def test_a_bad_start_is_refused(section: Any, said: str) -> None:
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
 values = scalars | st.lists(scalars, max_size=3) | st.dictionaries(st.text(max_size=3), scalars, max_size=2)
-keys = st.sampled_from(["loopcd", *(PREFIX + field for field in FIELDS), "loopcd_", "other", ""]) | st.text(max_size=8)
+guidance = [GUIDANCE, *(f"{GUIDANCE}_{field}" for field in GUIDANCE_FIELDS)]
+keys = st.sampled_from(["loopcd", *(PREFIX + field for field in FIELDS), "loopcd_", *guidance, "other", ""]) | st.text(
+    max_size=8
+)
 
 
 @given(st.dictionaries(keys, values, max_size=5))
@@ -112,5 +138,8 @@ def test_whatever_a_request_holds_it_is_either_served_in_range_or_refused(extra:
         return
     if setting is not None:
         assert setting.amateur_loop in served.amateur_loops
+    if isinstance(setting, Guidance):
+        assert 0 <= setting.weight <= STRONGEST and isinstance(setting.weight, float) and isinstance(setting.adaptive, bool)
+    elif setting is not None:
         assert 0 <= setting.strength <= STRONGEST and 0 < setting.plausibility <= 1
         assert all(isinstance(value, float) for value in (setting.strength, setting.plausibility))

@@ -1,5 +1,7 @@
 """Traces on disk: they come back equal, one at a time, and a broken file says what is wrong with it."""
 
+import struct
+import tracemalloc
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 
 from hand_traces import hand_trace
 from loopcd.models import LoopedModel
-from loopcd.tracing import TraceWriter, Written, read_traces, trace_texts
+from loopcd.tracing import TraceWriter, Written, files, read_traces, trace_texts
 from tools import random_ids
 
 LOGITS = [[[0.0, 2.0, 1.0], [0.0, 4.0, 1.0]], [[5.0, 0.0, 1.0], [1.0, 3.0, 0.0]]]
@@ -158,3 +160,40 @@ def test_no_pickle_is_ever_read(file: Path) -> None:
     with zipfile.ZipFile(file, "w") as target, target.open("000000/facts.npy", "w") as member:
         np.lib.format.write_array(member, np.array([Harm()], dtype=object), allow_pickle=True)
     broken(file, "pickle")
+
+
+# Files that unpack to more than they seem
+
+
+def test_a_trace_that_unpacks_to_too_much_is_refused_unread(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "LARGEST", 3000)
+    broken(rewritten(file, lambda m: {**m, "000000/loops.npy": bytes(4000)}), "unpacked it is larger than 0.003 MB")
+    monkeypatch.setattr(files, "LARGEST_FACTS", 100)
+    broken(file, "unpacked it is larger than 0.0001 MB")
+
+
+def test_no_more_is_unpacked_than_a_member_says(file: Path) -> None:
+    """A member that says it has 100 bytes and has 300 million: asked for all of it, zipfile would unpack them."""
+    size = 300_000_000
+    with zipfile.ZipFile(file) as source:
+        members = {name: source.read(name) for name in source.namelist()}
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as target:
+        for name, content in members.items():
+            target.writestr(name, bytes(size) if name == "000000/loops.npy" else content)
+    lying = file.read_bytes().replace(struct.pack("<I", size), struct.pack("<I", 100))
+    file.write_bytes(lying)
+    tracemalloc.start()
+    try:
+        broken(file, "trace 0")
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_packed_in_an_unusual_way_is_refused(file: Path) -> None:
+    with zipfile.ZipFile(file) as source:
+        members = {name: source.read(name) for name in source.namelist()}
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_BZIP2) as target:
+        for name, content in members.items():
+            target.writestr(name, content)
+    broken(file, "packed in another way")

@@ -116,7 +116,8 @@ class ChosenAmateur(Method):
 
     def scorer(self, engine: Engine, tokenizer: object) -> Scorer:
         loops, strength = candidate_loops(engine.num_loops), self.variant.strength
-        return AutoScorer(engine.model, loops, self.variant.amateur, strength=strength, plausibility=self.plausibility)
+        settings = {"strength": strength, "plausibility": self.plausibility}
+        return AutoScorer(engine.model, loops, self.variant.amateur, "shared", **settings)
 
 
 def method_of(variant: Variant) -> Method:

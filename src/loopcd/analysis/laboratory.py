@@ -21,16 +21,19 @@ import torch
 
 from loopcd.analysis.progress import Tally
 from loopcd.decoding import LoopCD
+from loopcd.evaluation import paper
 from loopcd.evaluation.engine import LocalEngine, plain
 from loopcd.evaluation.evaluate import default_folder
 from loopcd.evaluation.manifest import begin, library_versions, make_manifest
 from loopcd.evaluation.plan import RunPlan
+from loopcd.evaluation.registry import CODE_TASKS
 from loopcd.evaluation.runner import Outcome, run_all
 from loopcd.evaluation.session import Session
 from loopcd.evaluation.specs import KINDS, MethodSpec
 from loopcd.evaluation.store import Store, open_store
 from loopcd.evaluation.task import Split, Task
 from loopcd.evaluation.tasks import steps
+from loopcd.models.presets import Preset
 
 GREEDY = MethodSpec("greedy")
 
@@ -76,7 +79,7 @@ class Laboratory:
     engine: LocalEngine
     cache: Path
     tally: Tally = field(default_factory=Tally)
-    tuned: bool = True  # Table 2 chooses each method's setting on tuning items
+    tuned: bool | None = None  # Table 2: settings chosen on tuning items, or presets; None: the paper's, else chosen
     _tasks: dict[tuple[str, Split], Task] = field(default_factory=dict)
 
     # -- what is there
@@ -98,6 +101,24 @@ class Laboratory:
     def strength(self) -> float:
         return LoopCD().resolve(self.engine.model, self.engine.num_loops)[1]
 
+    @property
+    def published(self) -> Preset | None:
+        """LoopCD's setting in the paper's Table 2, where it has this model and task and nothing else was asked for."""
+        known = self.tuned is None and self.session.task in paper.SHOWN and self.session.num_loops is None
+        if not known or paper.family(self.session.model) is None:
+            return None
+        return paper.setting(self.session.model, self.session.task)
+
+    @property
+    def tunes(self) -> bool:
+        """Whether Table 2 chooses each method's setting on tuning items."""
+        return self.published is None if self.tuned is None else self.tuned
+
+    def table2_loopcd(self) -> MethodSpec:
+        """LoopCD as in the paper's Table 2, or with the preset's setting where that says nothing."""
+        known = self.published
+        return self.loopcd() if known is None else self.loopcd(known.amateur_loop, strength=known.strength)
+
     def loopcd(self, amateur: int | None = None, **settings: Any) -> MethodSpec:
         """LoopCD with the preset's setting where none is given; spelled out, so that equal settings are one run."""
         strength = settings.pop("strength", self.strength)
@@ -111,7 +132,8 @@ class Laboratory:
             limit = self.session.limit
             wanted = limit if limit is None or split != "tuning" else -(-limit // 2)
             exemplars = self.session.exemplars if key[0] in (self.session.task, "strategyqa") else None
-            asked = replace(self.session, task=key[0], limit=wanted, exemplars=exemplars)
+            no_chat = self.session.no_chat and key[0] in CODE_TASKS
+            asked = replace(self.session, task=key[0], limit=wanted, exemplars=exemplars, no_chat=no_chat)
             self._tasks[key] = asked.make_task(split)
         return self._tasks[key]
 
@@ -125,7 +147,7 @@ class Laboratory:
         """The tasks of Table 9: the variants of the word problems, or the paper's benchmarks."""
         if self.session.task.startswith("steps"):
             return steps.related(self.session.task)
-        coding = ("humaneval", "mbpp") if self.session.allow_code_execution else ()
+        coding = CODE_TASKS if self.session.allow_code_execution else ()
         return ("gsm8k", "math500", *coding, "strategyqa")
 
     # -- answers
@@ -160,7 +182,7 @@ class Laboratory:
         settings["methods"] = {name: plain(kind()) for name, kind in KINDS.items()}
         settings["methods"]["loopcd"] = self.engine.settings(LoopCD())
         folder = self.cache / default_folder(manifest).name
-        with open_store(folder) as store:
+        with open_store(folder, self.cache) as store:
             begin(store, manifest)
             yield store
 
@@ -187,6 +209,7 @@ class Laboratory:
             "weights_sha256": weights,
             "batch_size": model["batch_size"],
             "task": task.name,
+            "protocol": task.protocol,
             "items": len(task.items),
             "max_new_tokens": task.max_new_tokens,
             "amateur_loop": self.amateur,

@@ -69,7 +69,7 @@ def write_page(page: Page, out: Path, pictures: dict[str, bytes]) -> list[Path]:
     if result.panels or result.examples:
         svg, png = draw(result.panels) if result.panels else draw_texts(result.examples)
         pictures[page.name] = svg
-        files += [_write_bytes(out / f"{page.name}.svg", svg), _write_bytes(out / f"{page.name}.png", png)]
+        files += [write_whole(out / f"{page.name}.svg", svg), write_whole(out / f"{page.name}.png", png)]
     if result.panels:
         files.append(write_whole(out / f"{page.name}.points.csv", points_csv(result.panels)))
     picture = f"{page.name}.svg" if page.name in pictures else None
@@ -77,13 +77,6 @@ def write_page(page: Page, out: Path, pictures: dict[str, bytes]) -> list[Path]:
     files.append(write_whole(out / f"{page.name}.csv", table_csv(result.table)))
     files.append(write_whole(out / f"{page.name}.json", json_text(page)))
     return files
-
-
-def _write_bytes(path: Path, content: bytes) -> Path:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_bytes(content)
-    partial.replace(path)
-    return path
 
 
 def summary(pages: Sequence[Page]) -> dict[str, dict[str, str]]:

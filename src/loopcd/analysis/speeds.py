@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 
 from loopcd.analysis.laboratory import GREEDY, Laboratory
@@ -17,7 +18,7 @@ from loopcd.evaluation.manifest import begin, make_manifest
 from loopcd.evaluation.plan import Run, RunPlan
 from loopcd.evaluation.runner import run_all
 from loopcd.evaluation.specs import MethodSpec
-from loopcd.evaluation.store import open_store
+from loopcd.evaluation.store import StoreError, open_store
 
 BATCH, BATCHES = 16, 6
 NOTE = (
@@ -33,14 +34,18 @@ def relative_speeds(lab: Laboratory, methods: Mapping[str, MethodSpec]) -> dict[
     task = replace(lab.session, limit=items).make_task()
     plan = RunPlan(tuple(dict.fromkeys((GREEDY, *methods.values()))))
     manifest = make_manifest(task, engine, plan)
-    with open_store(lab.cache / f"speed-{default_folder(manifest).name}") as store:
+    folder = lab.cache / f"speed-{default_folder(manifest).name}"
+    with open_store(folder, lab.cache) as store:
         begin(store, manifest)
         run_all(task, engine, plan, store, lab.tally.stage(f"speed of {', '.join(methods)}"))
-        rates = {(line["run"], line["batch"]): line["tokens"] / line["seconds"] for line in store.timings()}
-    return {name: _relative(rates, Run(spec, None).slug) for name, spec in methods.items()}
+        timed = [line for line in store.timings() if line["tokens"] and line["seconds"]]
+    rates = {(line["run"], line["batch"]): line["tokens"] / line["seconds"] for line in timed}
+    return {name: _relative(rates, Run(spec, None).slug, folder) for name, spec in methods.items()}
 
 
-def _relative(rates: Mapping[tuple[str, int], float], run: str) -> Estimate:
+def _relative(rates: Mapping[tuple[str, int], float], run: str, folder: Path) -> Estimate:
     base = Run(GREEDY, None).slug
-    ratios = [rate / rates[base, batch] for (name, batch), rate in rates.items() if name == run]
+    ratios = [rate / rates[base, batch] for (name, batch), rate in rates.items() if name == run and (base, batch) in rates]
+    if not ratios:
+        raise StoreError(f"{folder}/timing.jsonl has lost the times of {run}: remove this folder, and run it again")
     return Estimate(median(ratios), min(ratios), max(ratios))

@@ -80,12 +80,12 @@ def contested(trace: LoopTrace) -> np.ndarray:
 
 
 def numeric_tokens(trace: LoopTrace) -> np.ndarray:
-    """[n] bool: y* is digits, with separators or not."""
+    """[n] bool: y* is digits and nothing else."""
     return _of_kind(trace, kind_numeric)
 
 
 def operator_tokens(trace: LoopTrace) -> np.ndarray:
-    """[n] bool: y* is nothing but signs of arithmetic."""
+    """[n] bool: y* is a sign of arithmetic."""
     return _of_kind(trace, kind_operator)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import overload
 
 from loopcd.analysis.laboratory import GREEDY, Laboratory
+from loopcd.analysis.replacement import BEST
 from loopcd.decoding import LoopCD
 from loopcd.evaluation.runner import Progress
 from loopcd.evaluation.task import Split, Task
@@ -53,8 +54,7 @@ def greedy_traces(lab: Laboratory, name: str | None = None, split: Split = "test
         for item, ids, text, correct in zip(task.items, greedy.token_ids, greedy.texts, right, strict=True)
     ]
     with lab.opened(task) as store:
-        folder = store.folder / "traces" / f"greedy-amateur{lab.amateur}-strength{lab.strength:g}"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = store.own_folder(f"traces/greedy-amateur{lab.amateur}-strength{lab.strength:g}-top{BEST}")
         return Traces(_parts(lab, task, items, folder))
 
 
@@ -76,6 +76,7 @@ def _parts(lab: Laboratory, task: Task, items: Sequence[Written], folder: Path) 
 
 def _write(lab: Laboratory, part: Sequence[Written], path: Path) -> None:
     partial = path.with_suffix(".partial")
+    partial.unlink(missing_ok=True)
     engine = lab.engine
     with lab.threads(), TraceWriter(partial) as writer:
         for trace in trace_texts(
@@ -85,6 +86,7 @@ def _write(lab: Laboratory, part: Sequence[Written], path: Path) -> None:
             amateur_loop=lab.amateur,
             strength=lab.strength,
             plausibility=LoopCD().plausibility,
+            top=BEST,  # what Table 1 draws from
             num_loops=engine.num_loops,
             batch_size=max(1, engine.batch_size // 4),  # a pass keeps every loop's readout of all tokens
         ):

@@ -18,7 +18,7 @@ METHODS: dict[str, Method] = {
     "greedy": Greedy(),
     "loopcd": LoopCD(),
     "loopcd eager": LoopCD(lazy=False),
-    "loopcd shared coda": LoopCD(coda="shared"),
+    "loopcd own coda": LoopCD(coda="own"),
 }
 
 
@@ -88,7 +88,7 @@ def sharpen(subject: Subject, prompts: Sequence[Sequence[int]], share: float = 0
 
 
 def _same_without_coda(model: LoopedModel, name: str) -> bool:
-    return model.pointwise_readout and name == "loopcd shared coda"
+    return model.pointwise_readout and name == "loopcd own coda"
 
 
 def bench_overhead(

@@ -62,3 +62,32 @@ def expected(model: LoopedModel, loops: int, acceptance: float) -> Expected:
     gains = {length: Plan(loops, length).gain(model, model.num_loops, acceptance) for length in range(2, LONGEST + 1)}
     best = max(gains, key=lambda length: gains[length])
     return Expected(loops, acceptance, best, gains[best])
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One of the paper's: how many items, about how long a prompt is in tokens, and how long an answer may be."""
+
+    items: int
+    prompt: int
+    longest: int
+
+
+BENCHMARKS = {
+    "gsm8k": Benchmark(1319, 300, 256),
+    "math500": Benchmark(500, 620, 512),
+    "humaneval": Benchmark(164, 230, 512),
+    "mbpp": Benchmark(378, 160, 1024),
+    "strategyqa": Benchmark(2290, 400, 256),
+}
+
+
+def decode_hours(model: LoopedModel, benchmark: Benchmark, batch: int, bandwidth: float) -> float:
+    """Hours of one method on all items if every answer is as long as it may be, and nothing but memory took time."""
+    moved = step_traffic(model, benchmark.prompt + benchmark.longest // 2, torch.bfloat16).per_token(batch)
+    return benchmark.items * benchmark.longest * moved / bandwidth / 3600
+
+
+def row_bytes(model: LoopedModel, benchmark: Benchmark) -> int:
+    """Keys and values of the longest row of a batch."""
+    return step_traffic(model, benchmark.prompt + benchmark.longest, torch.bfloat16).cache

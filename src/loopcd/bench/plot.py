@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from loopcd.bench.paper import Outlook
+from loopcd.tracing.writing import replacing
 
 SHOWN = ("loopcd", "greedy+draft", "loopcd+draft", "exit+loopcd", "noisecd", "mti", "selfeval")
 COLOURS = ("#1b6ca8", "#d1495b", "#66a182", "#edae49")
@@ -25,7 +26,8 @@ def draw(run: Mapping[str, Any], views: Mapping[str, Outlook], path: Path) -> No
         _methods(left, run.get("ratios", {}))
         _decoding(middle, run.get("decode"))
         _outlook(right, views)
-        figure.savefig(path, metadata={"Date": None})
+        with replacing(path) as file:
+            figure.savefig(file, format="svg", metadata={"Date": None})
 
 
 def _methods(axes: Any, ratios: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from loopcd.bench.paper import ACCEPTANCES, CONTEXT, GPUS, Outlook, outlooks
 from loopcd.bench.plot import draw
 from loopcd.bench.tables import Table, percent, tables
 from loopcd.decoding.rounds import NEAR
+from loopcd.tracing.writing import write_whole
 
 _HEAD = """# Performance
 
@@ -40,9 +41,9 @@ which is what drafting lives on.
 
 _DEVICES = """## What each device costs
 
-- **Deferred coda.** The amateur of Huginn needs a coda pass for each token, but its answer only where a second token is
-  plausible. Passes that are not needed yet are put off and made up in one. Compare "deferred" with "eager" above, and
-  "readout of 8" with eight times "readout of 1" here.
+- **The amateur's coda.** It is asked only where a second token is plausible: one token of each contested row, beside the
+  expert's entries, nothing kept. Compare "LoopCD" with "asked everywhere" and "own coda" above. A coda of the amateur's own
+  has to be caught up with: see "readout of 8" beside "readout of 1" here.
 - **Rows of the head.** The amateur is asked about the plausible tokens only: "head, 5 rows" instead of "head".
 - **Drafting.** A round runs its first loops token by token and the others for all tokens at once: "loop over 4" instead of
   four times "loop over 1". A draft is read out through the same slots as the final readout, which writes over them: drafting
@@ -88,8 +89,8 @@ draft is accepted with probability p, it makes (1 − pᵏ) / (1 − p) tokens, 
 
 with b the weights before the loops and r those of readout and head, as shares of one loop's, and 0.06 what each further token
 adds to a pass over several (measured on a CPU; nearer 0 on a GPU). The formula is `Plan.gain` in `decoding/draft.py`.
-An eager amateur would add
-{coda} to the bytes of a token of Huginn-0125; a deferred one adds that only where a second token is plausible.
+An amateur that is asked everywhere would add
+{coda} to the bytes of a token of Huginn-0125; ours adds that only where a second token is plausible.
 """
 
 
@@ -99,8 +100,7 @@ def write_report(run: Mapping[str, Any], path: Path) -> list[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     views = outlooks()
     draw(run, views, picture)
-    path.write_text(page(run, views, picture.name), encoding="utf-8")
-    return [path, picture]
+    return [write_whole(path, page(run, views, picture.name)), picture]
 
 
 def page(run: Mapping[str, Any], views: Mapping[str, Outlook], plot: str) -> str:

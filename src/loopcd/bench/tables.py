@@ -125,16 +125,14 @@ def _across(decode: Mapping[str, Any]) -> Iterator[Table]:
 
 
 def overhead_tables(overhead: Mapping[str, Any]) -> Iterator[Table]:
-    names = ["loopcd/greedy", "loopcd eager/greedy", "loopcd shared coda/greedy"]
+    names = ["loopcd/greedy", "loopcd eager/greedy", "loopcd own coda/greedy"]
     rows = [
         [f"{model}, vocabulary {vocabulary}, {head} head", percent(told["contested"]), *(spread(told.get(n)) for n in names)]
         for model, by_vocabulary in overhead.items()
         for vocabulary, heads in by_vocabulary.items()
         for head, told in heads.items()
     ]
-    yield Table(
-        "What LoopCD costs", ["LoopCD over greedy", "contested", "own coda, deferred", "own coda, eager", "shared coda"], rows
-    )
+    yield Table("What LoopCD costs", ["LoopCD over greedy", "contested", "LoopCD", "asked everywhere", "own coda"], rows)
 
 
 def worst_tables(worst: Mapping[str, Any]) -> Iterator[Table]:

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from loopcd.bench.timing import Sample, Stopwatch
-from loopcd.models import HuginnForCausalLM, LoopedModel, OuroForCausalLM, cache_bytes
+from loopcd.models import HuginnForCausalLM, LoopedModel, cache_bytes
+from loopcd.models.recurrent import RecurrentModel
+from loopcd.models.stacked import StackedModel
 
 
 @dataclass(frozen=True)
@@ -37,16 +39,17 @@ def step_traffic(model: LoopedModel, context: int, dtype: torch.dtype | None = N
     """Counted from the modules that a step runs, also of a model on the meta device; `dtype` if not the model's own."""
     size = (dtype or model.dtype).itemsize
     width = model.config.hidden_size
-    if isinstance(model, HuginnForCausalLM):
-        parts = model.transformer
-        once = _elements(parts["prelude"])
-        loop = _elements(parts["adapter"]) + _elements(parts["core_block"])
-        readout = _elements(parts["coda"]) + 2 * _elements(parts["ln_f"])
-    elif isinstance(model, OuroForCausalLM):
+    if isinstance(model, RecurrentModel):
+        counts = {name: _elements(part) for name, part in model.transformer.items()}
+        once = counts["prelude"] + counts.get("ln_prelude", 0)
+        loop = counts["adapter"] + counts["core_block"]
+        norms = 2 if isinstance(model, HuginnForCausalLM) else 1
+        readout = counts["coda"] + norms * counts["ln_f"] + counts.get("C", 0)
+    elif isinstance(model, StackedModel):
         once, readout = 0, 0
         loop = _elements(model.model.layers) + _elements(model.model.norm)
     else:
-        raise ValueError(f"{type(model).__name__}: bytes per token are counted for Huginn and Ouro")
+        raise ValueError(f"{type(model).__name__}: bytes per token are counted for models built as Huginn and Ouro are")
     return Traffic(
         once=(once + width) * size,  # the token's row of the embedding
         loop=loop * size,

@@ -1,6 +1,8 @@
 """`loopcd bench`"""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -44,7 +46,8 @@ def bench(
 
     before = None if earlier is None else _read_run(earlier)
     if stored:
-        found = measuring.merged([_read_run(each) for each in stored])
+        with _believed(stored):
+            found = measuring.merged([_read_run(each) for each in stored])
     else:
         settings = measuring.Settings(
             what=None if what is None else tuple(_comma_separated(what, "--what")),
@@ -55,16 +58,30 @@ def bench(
             quick=quick,
         )
         found = measuring.run(settings, lambda line: click.echo(line, err=True))
-    changes = None if before is None else measuring.compare(found, before)
-    if report is not None:
-        for path in measuring.write_report(found, Path(report)):
-            click.echo(f"wrote {path}", err=True)
-    if as_json:
-        listed = [{**asdict(each), "change": each.change, "flagged": each.flagged} for each in changes or ()]
-        click.echo(json.dumps(found if changes is None else {**found, "changes": listed}))
-        return
-    shown = measuring.tables(found) + ([] if changes is None else [measuring.change_table(changes)])
-    print_tables(*(_rich(each) for each in shown))
+    with _believed(stored + (() if earlier is None else (earlier,))):
+        changes = None if before is None else measuring.compare(found, before)
+        if report is not None:
+            for path in measuring.write_report(found, Path(report)):
+                click.echo(f"wrote {path}", err=True)
+        if as_json:
+            listed = [{**asdict(each), "change": each.change, "flagged": each.flagged} for each in changes or ()]
+            click.echo(json.dumps(found if changes is None else {**found, "changes": listed}))
+            return
+        shown = measuring.tables(found) + ([] if changes is None else [measuring.change_table(changes)])
+        print_tables(*(_rich(each) for each in shown))
+
+
+@contextmanager
+def _believed(files: tuple[str, ...]) -> Iterator[None]:
+    """What goes wrong with runs that were read from files is theirs: anything may stand there."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        if not files:
+            raise
+        raise ValueError(
+            f"{', '.join(files)}: not all of this is the JSON of a run ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _rich(each: Any) -> Any:
@@ -81,7 +98,7 @@ def _rich(each: Any) -> Any:
 def _read_run(path: str) -> dict[str, Any]:
     try:
         found = json.loads(Path(path).read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not the JSON of a run: {error}") from error
     if not isinstance(found, dict) or "ratios" not in found or "machine" not in found:
         raise ValueError(f"{path} is not the JSON of a run: it has no `ratios` and `machine`")

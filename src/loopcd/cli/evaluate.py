@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from loopcd.cli.group import Failed, main, print_tables
 
-TASKS = "gsm8k, math500, strategyqa, humaneval, mbpp; built in: steps and its variants -easy, -hard, -shift, -cue, -cue-shift."
+TASKS = "gsm8k, math500, strategyqa, humaneval, mbpp, gsm8k-lm-eval; built in: steps, -easy, -hard, -shift, -cue, -cue-shift."
 
 
 def _evaluation_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -23,11 +24,15 @@ def _evaluation_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--data", type=click.Path(path_type=Path), help="Folder with the task's files (from the hub if not given)."
         ),
         click.option("--exemplars", type=click.Path(path_type=Path), help="strategyqa: a JSON file of worked examples."),
+        click.option("--no-chat", is_flag=True, help="humaneval, mbpp: the plain prompt, whatever template the tokenizer has."),
         click.option("--limit", type=int, help="A fixed subset of this many items."),
         click.option("--max-new-tokens", type=int, help="Longest answer (the task's own limit if not given)."),
         click.option("--num-loops", type=int, help="Loops to run (the model's own number if not given)."),
         click.option("--batch-size", type=int, help="Prompts run together (by the model's size if not given)."),
         click.option("--dtype", help="float32, bfloat16 or float16 (the checkpoint's own if not given)."),
+        click.option(
+            "--allow-pickle", is_flag=True, help="Also read weights that there are only as pickles; nothing in them is run."
+        ),
         click.option("--device", help="cpu, cuda, ... (a GPU where there is one)."),
         click.option("--allow-code-execution", is_flag=True, help="humaneval, mbpp: run the programs that the model wrote."),
         click.option("--evalplus-python", help="humaneval, mbpp: an interpreter that has EvalPlus (this one if not given)."),
@@ -43,6 +48,9 @@ def _evaluation_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @main.command("eval")
 @_evaluation_options
 @click.option("--methods", default="greedy,loopcd", show_default=True, help="With settings: loopcd:amateur_loop=2,strength=0.1")
+@click.option("--settings", type=click.Choice(["paper"]), help="paper: LoopCD with Table 2's own setting for model and task.")
+@click.option("--prompts", is_flag=True, help="Only print what would be asked, one JSON line an item; no weights are loaded.")
+@click.option("--answers", type=click.Path(path_type=Path), help='Only grade texts made elsewhere: lines {"id", "text"}.')
 @click.option("--seeds", help="As in 0,1,2,3: the initial state's (Huginn), else the draws'. The interval is then over seeds.")
 @click.option("--temperature", type=float, default=0.0, show_default=True, help="0 takes the best token.")
 @click.option("--top-p", type=float, default=1.0, show_default=True)
@@ -50,18 +58,26 @@ def _evaluation_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--tensor-parallel", type=int, help="vllm: devices that each replica is split over.")
 @click.option("--data-parallel", type=int, help="vllm: replicas.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder (below results/ if not given); the same command goes on.")
+@click.pass_context
 def evaluate(
+    context: click.Context,
     out: Path | None,
     as_json: bool,
     engine: str,
     tensor_parallel: int | None,
     data_parallel: int | None,
+    prompts: bool,
+    answers: Path | None,
     **options: Any,
 ) -> None:
     """Methods on a task, paired: accuracies, differences from greedy, speed. Stop it at any time and run it again."""
     from loopcd.evaluation.progress import announced, shown
     from loopcd.evaluation.session import Session
 
+    if prompts or answers is not None:
+        _check_alone(context, "--prompts" if prompts else "--answers")
+        _print_prompts(Session(**options)) if answers is None else _print_grades(Session(**options), answers, as_json)
+        return
     session = Session(**options, other_engine=_other_engine(engine, tensor_parallel, data_parallel))
     with shown(f"{session.task}, {session.model}") as report:
         made = session.evaluate(out, report, announced)
@@ -72,6 +88,30 @@ def evaluate(
 
     print_tables(terminal(made.results), side_by_side(made.examples, colours=sys.stdout.isatty()))
     click.echo(f"Report: {made.report}")
+
+
+def _check_alone(context: click.Context, wanted: str) -> None:
+    """Where nothing is generated, what says how to generate is a mistake."""
+    idle = ["methods", "settings", "seeds", "temperature", "top_p", "engine", "tensor_parallel", "data_parallel", "out"]
+    idle += ["answers"] if wanted == "--prompts" else []
+    given = [name for name in idle if context.get_parameter_source(name) == ParameterSource.COMMANDLINE]
+    if given:
+        raise click.UsageError(f"--{given[0].replace('_', '-')} has no use with {wanted}, which generates nothing")
+
+
+def _print_prompts(session: Any) -> None:
+    for line in session.prompts():
+        click.echo(json.dumps(line))
+
+
+def _print_grades(session: Any, answers: Path, as_json: bool) -> None:
+    made = session.grade(answers)
+    if as_json:
+        click.echo(json.dumps(made.with_speeds()))
+        return
+    from loopcd.evaluation.tables import terminal
+
+    print_tables(terminal(made))
 
 
 def _other_engine(name: str, tensor_parallel: int | None, data_parallel: int | None) -> Callable[[Any], Any] | None:

@@ -34,6 +34,7 @@ from loopcd.cli.methods import build_method, method_options
 @click.option("--batch-size", type=int, default=8, show_default=True)
 @click.option("--dtype", help="float32, bfloat16 or float16 (the checkpoint's own if not given).")
 @click.option("--device", help="cpu, cuda, ... (a GPU where there is one).")
+@click.option("--allow-pickle", is_flag=True, help="Also read weights that there are only as pickles; nothing in them is run.")
 @click.option("--trace", "trace_file", type=click.Path(), help="Write to this file what every loop said about every token.")
 @click.option("--stream", "streamed", is_flag=True, help="Print the text as it is made.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -47,6 +48,7 @@ def generate(
     as_json: bool,
     dtype: str | None,
     device: str | None,
+    allow_pickle: bool,
     **options: Any,
 ) -> None:
     """Continue PROMPT, or the prompts of a file or of standard input."""
@@ -60,7 +62,7 @@ def generate(
     chosen = build_method(method, options)
     import loopcd
 
-    loaded, tokenizer = loopcd.load(model, dtype=dtype, device=device)
+    loaded, tokenizer = loopcd.load(model, dtype=dtype, device=device, allow_pickle=allow_pickle)
     if streamed:
         run.pop("batch_size")
         for piece in loopcd.stream(loaded, tokenizer, prompts[0], chosen, **run):
@@ -120,7 +122,7 @@ def _prompt_of(line: str, place: str) -> str:
         return line
     try:
         value = json.loads(line)
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, RecursionError):
         return line  # a text that happens to begin with a brace
     if not isinstance(value, dict) or not isinstance(value.get("prompt"), str):
         raise ValueError(f"{place}: a JSON object needs a text in its field `prompt`")

@@ -1,11 +1,15 @@
 """What all commands share: the group, how failures are shown, progress and tables."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from errno import EPIPE
 from typing import Any
 
 import click
+
+DEBUG = "LOOPCD_DEBUG"  # set to anything, an error is shown with its traceback
 
 
 class Failed(click.ClickException):
@@ -17,15 +21,42 @@ class Failed(click.ClickException):
         click.echo(f"loopcd: {self.message}", err=True)
 
 
+class Unforeseen(Failed):
+    """A mistake of loopcd's own or of a library: what it is, and how to see where. No input should lead here."""
+
+    def __init__(self, error: Exception) -> None:
+        reason = (str(error).strip() or "no reason given").splitlines()[0]
+        super().__init__(
+            f"{type(error).__name__}: {reason} (a mistake in loopcd or in a library that it uses; {DEBUG}=1 shows where)"
+        )
+
+
 class _Command(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (ValueError, MemoryError, OSError) as error:
-            raise Failed(str(error) or type(error).__name__) from error
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
         except KeyboardInterrupt:
             click.echo("loopcd: interrupted", err=True)
             ctx.exit(130)
+        except Exception as error:
+            if os.environ.get(DEBUG) or getattr(error, "errno", None) == EPIPE:  # click knows what a closed pipe means
+                raise
+            raise _told(error) from error
+
+
+def _told(error: Exception) -> Failed:
+    """The error as a sentence."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return Failed(f"{error.filename}: {error.strerror}")
+    if isinstance(error, UnicodeEncodeError):
+        return Failed(f"an argument holds what is no text in UTF-8: {error.object[error.start : error.end]!r}")
+    if isinstance(error, ValueError | MemoryError | OSError | ImportError):
+        return Failed(str(error) or type(error).__name__)
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, which need not be imported to look for it
+        return Failed(f"the device's memory is full: {str(error).splitlines()[0]}")
+    return Unforeseen(error)
 
 
 @click.group(cls=_Command, context_settings={"help_option_names": ["-h", "--help"]})
@@ -52,6 +83,6 @@ def print_tables(*parts: Any) -> None:
     """Rich tables and texts on standard output."""
     from rich.console import Console
 
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = Console(width=None if sys.stdout.isatty() else 160, markup=False)  # names of folders may hold brackets
     for part in parts:
         console.print(part)

@@ -23,7 +23,13 @@ _LOCAL = {"data": "DIR", "exemplars": "FILE", "evalplus_python": "PYTHON"}  # pl
 @click.option("--cache", type=click.Path(path_type=Path), help="Folder of answers and traces (OUT/cache if not given).")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder with the task's files (from the hub if not given).")
 @click.option("--exemplars", type=click.Path(path_type=Path), help="strategyqa: a JSON file of worked examples.")
-@click.option("--tuning/--no-tuning", "tuned", default=True, help="Table 2: choose settings on tuning items, or take presets.")
+@click.option(
+    "--tuning/--no-tuning",
+    "tuned",
+    default=None,
+    help="Table 2: choose settings on tuning items, or take presets (if not given: the paper's own, else chosen).",
+)
+@click.option("--no-chat", is_flag=True, help="humaneval, mbpp: the plain prompt, whatever template the tokenizer has.")
 @click.option("--max-new-tokens", type=int, help="Longest answer (the task's own limit if not given).")
 @click.option("--num-loops", type=int, help="Loops to run (the model's own number if not given).")
 @click.option("--batch-size", type=int, help="Prompts run together (by the model's size if not given).")
@@ -34,7 +40,7 @@ _LOCAL = {"data": "DIR", "exemplars": "FILE", "evalplus_python": "PYTHON"}  # pl
 @click.option("--code-workers", type=int, help="humaneval, mbpp: programs at a time (half of the cores if not given).")
 @click.option("--weak-isolation", is_flag=True, help="humaneval, mbpp: go on where programs cannot be shut in.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def reproduce(element: str, out: Path | None, cache: Path | None, tuned: bool, as_json: bool, **options: Any) -> None:
+def reproduce(element: str, out: Path | None, cache: Path | None, tuned: bool | None, as_json: bool, **options: Any) -> None:
     """A table or figure of the paper: fig2a fig2bc fig3 ... fig6, table1 ... table10, app, or all.
 
     What is generated is kept in the cache and shared between elements. Stop it at any time and run it again.
@@ -49,6 +55,7 @@ def reproduce(element: str, out: Path | None, cache: Path | None, tuned: bool, a
     from loopcd.evaluation.engine import LocalEngine
     from loopcd.evaluation.progress import shown
     from loopcd.evaluation.session import Session
+    from loopcd.tracing.writing import own_folder
 
     elements(element)  # a name that is not known is refused before anything is loaded
     session = Session(**options)
@@ -57,7 +64,7 @@ def reproduce(element: str, out: Path | None, cache: Path | None, tuned: bool, a
     session.make_task()
     engine = LocalEngine.load(session.model, session.dtype, session.device, session.num_loops, session.batch_size)
     with shown(f"{element}, {session.task}, {session.model}") as report:
-        lab = Laboratory(session, engine, cache or folder / "cache", Tally(report), tuned)
+        lab = Laboratory(session, engine, cache or own_folder(folder / "cache", folder), Tally(report), tuned)
         made = run(element, lab, folder, lambda name: command_line(name, options, tuned))
     if as_json:
         click.echo(json.dumps({"report": str(made.report), "elements": summary(made.pages), "settings": lab.settings()}))
@@ -67,7 +74,7 @@ def reproduce(element: str, out: Path | None, cache: Path | None, tuned: bool, a
     click.echo(f"Report: {made.report}")
 
 
-def command_line(element: str, options: dict[str, Any], tuned: bool) -> str:
+def command_line(element: str, options: dict[str, Any], tuned: bool | None) -> str:
     """What makes one element, as a user would type it; places on this machine are left open."""
     words = ["loopcd", "reproduce", element]
     first = ("model", "task", "limit")
@@ -77,4 +84,6 @@ def command_line(element: str, options: dict[str, Any], tuned: bool) -> str:
             words.append(flag)
         elif value not in (None, False):
             words += [flag, _LOCAL.get(name, str(value))]
-    return shlex.join(words if tuned else [*words, "--no-tuning"])
+    if tuned is not None:
+        words.append("--tuning" if tuned else "--no-tuning")
+    return shlex.join(words)

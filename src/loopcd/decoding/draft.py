@@ -112,9 +112,12 @@ class Probe:
     def __init__(self, draft: SelfDraft, model: LoopedModel, num_loops: int, row: int) -> None:
         self.model, self.num_loops, self.row = model, num_loops, row
         self.latents: dict[int, list[Tensor]] = {loop: [] for loop in draft.candidates(num_loops)}  # each [time, width]
+        self.read_ids: list[Tensor] = []  # each [time], where a readout needs them
         self.written: list[int] = []
 
     def watch(self, state: LoopState) -> None:
+        if state.loop == min(self.latents) and (ids := self.model.ids_in(state.tokens.rotary)) is not None:
+            self.read_ids.append(ids[self.row, -PROBED:].clone())
         if state.loop in self.latents:
             self.latents[state.loop].append(state.hidden[self.row, -PROBED:].clone())
 
@@ -124,7 +127,8 @@ class Probe:
         if len(self.written) < (ENOUGH // 3 if last else ENOUGH):
             return False
         latents = torch.stack([torch.cat(each) for each in self.latents.values()])  # [loops, time, width]
-        read = self.model.read_latents(latents)[:, -len(self.written) :]
+        ids = torch.cat(self.read_ids).expand(len(latents), -1) if self.read_ids else None
+        read = self.model.read_latents(latents, ids)[:, -len(self.written) :]
         agreed = self.model.head(read).argmax(dim=-1) == torch.tensor(self.written, device=read.device)  # [loops, written]
         chances = (agreed.sum(dim=1) + WEIGHT * USUAL) / (len(self.written) + WEIGHT)
         _known(self.model)[self.num_loops, tuple(self.latents)] = chances.tolist()

@@ -38,10 +38,12 @@ class Engine:
         init_seed: int | Sequence[int] | None = None,
         cache: LoopCache | None = None,
         limit: int | None = None,
+        token_type_ids: Tensor | None = None,
     ) -> None:
         if exit is not None:
             exit.check(model)
         self.model, self.exit, self.init_seed = model, exit, init_seed
+        self.token_type_ids = token_type_ids  # [batch, time] of the prompts, where a model reads them otherwise than text
         self.num_loops = checked_loops(num_loops, model.num_loops)
         if cache is None:  # an empty cache is falsy
             cache = model.new_cache("last" if exit is None else exit.exited, limit)
@@ -50,7 +52,8 @@ class Engine:
     def begin(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> LoopState:
         """The state of these tokens [batch, time] before any loop."""
         seed = {} if self.init_seed is None else {"init_seed": self.init_seed}
-        return self.model.begin(input_ids, self.cache, attention_mask=attention_mask, **seed)
+        prompt = {} if self.cache.length else self.model.prompt_options(input_ids, self.token_type_ids)
+        return self.model.begin(input_ids, self.cache, attention_mask=attention_mask, **seed, **prompt)
 
     def read(
         self,

@@ -14,7 +14,7 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 from loopcd.decoding import checks
 from loopcd.decoding.loop import Job, Rows, Sampling
 from loopcd.decoding.methods import Greedy, Method
-from loopcd.decoding.texts import StopTexts, TextPieces, pad_left, trim
+from loopcd.decoding.texts import Interruptible, StopTexts, TextPieces, pad_left, trim
 from loopcd.models.memory import rows_that_fit
 from loopcd.models.stages import LoopedModel
 
@@ -181,11 +181,13 @@ def generate(
     num_loops: int | None = None,
     numbers: Sequence[int] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    interrupt: Callable[[], None] | None = None,
 ) -> Any:
     """Continue a prompt (a Generation), or each of a list of prompts (a list of them), by the method.
 
     Prompts of like length run together, `batch_size` at a time; neither that nor their order changes what is made of one.
     `init_seed=None` is Huginn's zero initial state, an integer draws it. `progress` is called with (done, all).
+    `interrupt` is called after every token of every candidate; what it raises ends the generation.
     What is drawn for a prompt follows from `seed` and its number: its place in the call, unless `numbers` gives others.
     `trace` is a function that gets each batch and gives its traces. `loopcd.generate` takes True instead (each Generation gets
     a LoopTrace), or a TraceWriter, to which the traces of each batch then go.
@@ -203,7 +205,7 @@ def generate(
         raise ValueError(f"numbers has {len(own)} entries for {len(encoded)} prompts: one a prompt")
     made: dict[int, Generation] = {}
     for batch in _batches(encoded, batch_size, request):
-        texts, seeds = _texts(request, [encoded[i] for i in batch], [own[i] for i in batch])
+        texts, seeds = _texts(request, [encoded[i] for i in batch], [own[i] for i in batch], interrupt)
         if trace is not None:
             traced = ([given[i] for i in batch], texts, [own[i] for i in batch], seeds)
             traces = trace(Batch(model, tokenizer, method, num_loops, *traced)) or [None] * len(batch)
@@ -231,10 +233,15 @@ def _batches(encoded: list[list[int]], size: int, request: _Request) -> Iterator
 _ran_out: "WeakKeyDictionary[LoopedModel, int]" = WeakKeyDictionary()  # texts at once, since memory ran out with more
 
 
-def _texts(request: _Request, prompts: Sequence[Sequence[int]], numbers: Sequence[int]) -> tuple[list[Generation], list[Any]]:
+def _texts(
+    request: _Request, prompts: Sequence[Sequence[int]], numbers: Sequence[int], interrupt: Any
+) -> tuple[list[Generation], list[Any]]:
     """What is made of these prompts together, and the seeds of their initial states; in two halves where memory runs out."""
+    job = request.job(prompts, numbers)
+    if interrupt is not None:
+        job.stopping.append(Interruptible(interrupt))
     try:
-        rows = request.method.rows(request.job(prompts, numbers))
+        rows = request.method.rows(job)
         made = [request.generation(rows, row) for row in range(len(prompts))]
         return made, rows.init_seeds or [request.init_seed] * len(prompts)
     except torch.OutOfMemoryError:
@@ -245,7 +252,7 @@ def _texts(request: _Request, prompts: Sequence[Sequence[int]], numbers: Sequenc
     log.warning("out of memory with %d texts at once: going on with %d, nothing is lost", len(prompts), half)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    parts = [_texts(request, prompts[at], numbers[at]) for at in (slice(half), slice(half, None))]
+    parts = [_texts(request, prompts[at], numbers[at], interrupt) for at in (slice(half), slice(half, None))]
     return parts[0][0] + parts[1][0], parts[0][1] + parts[1][1]
 
 

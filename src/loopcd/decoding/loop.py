@@ -66,6 +66,7 @@ class Job:
     cache: LoopCache | None = None  # to go on from; a new one where None
     limit: int | None = None  # the longest text that the job can make
     chunk: int | None = None  # read the prompt in pieces of so many tokens
+    token_type_ids: Tensor | None = None  # [batch, time], see Engine
     numbers: Sequence[int] | None = None  # which prompt of a call each row is, where draws are to follow from that
 
     def longest_row(self) -> int:
@@ -75,7 +76,7 @@ class Job:
     def engine(self, method: "Method") -> Engine:
         batch, time = self.input_ids.shape
         check_memory(self.model, tokens=max(time, self.limit or 0), batch=batch, num_loops=self.num_loops)
-        return Engine(self.model, self.num_loops, method.exit, self.init_seed, self.cache, self.limit)
+        return Engine(self.model, self.num_loops, method.exit, self.init_seed, self.cache, self.limit, self.token_type_ids)
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,8 @@ def prefill(engine: Engine, job: Job, scorer: Scorer, watch: Callable[[LoopState
     """
     new, mask = job.input_ids[:, engine.cache.length :], job.attention_mask
     behind = max(0, min(engine.cache.behind, new.shape[1] - 1))
-    size = max(1, job.chunk or new.shape[1])
+    whole = job.chunk is None or engine.model.prompt_options(new, job.token_type_ids)  # read in both directions: at once
+    size = max(1, new.shape[1] if whole else job.chunk or 1)
     read = None
     for start in [*range(behind), *range(behind, new.shape[1], size)]:
         stop = start + 1 if start < behind else start + size
@@ -240,6 +242,7 @@ def run_custom_generate(
     past_key_values: LoopCache | None = None,
     num_loops: int | None = None,
     init_seed: int | Sequence[int] | None = None,
+    token_type_ids: Tensor | None = None,
     **_: Any,
 ) -> Tensor | LoopedOutput:
     """The decoding loop that transformers' `generate` calls when it is given a method as `custom_generate`."""
@@ -278,6 +281,7 @@ def run_custom_generate(
         cache=past_key_values,
         limit=config.max_length,
         chunk=config.prefill_chunk_size,
+        token_type_ids=token_type_ids,
     )
     rows = method.rows(job, None if streamer is None else lambda step: _put(streamer, step))
     if streamer is not None:

@@ -5,6 +5,7 @@ are normalised over the plausible set at the end, so that the normalisers of the
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +27,11 @@ def contrast(expert: Tensor, amateur: Tensor, strength: float | Tensor, allowed:
     """
     scores = expert.log_softmax(dim=-1) - strength * amateur.log_softmax(dim=-1)
     return scores.masked_fill(~allowed, IMPOSSIBLE).log_softmax(dim=-1)
+
+
+def contrast_of(expert: Any, amateur: Any, strength: Any) -> Any:
+    """s(v) of `contrast` for tokens of V_head, up to what is the same for all of them, from their two logits: any numbers."""
+    return expert - strength * amateur
 
 
 def mean_amateur(early: Tensor, expert: Tensor, allowed: Tensor) -> Tensor:

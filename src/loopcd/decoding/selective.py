@@ -81,15 +81,15 @@ class SelectiveScorer(LoopScorer):
         return scores
 
 
-_NUMERIC = re.compile(r"[\d.,]*\d[\d.,]*")
-_OPERATOR = re.compile(r"[-+*/=<>^%−×÷·]+")
+_NUMERIC = re.compile(r"[0-9]+")
+_OPERATORS = frozenset("+-*/=x×÷%")
 
 
 def kind_numeric(text: str) -> bool:
-    """Digits, with separators or not."""
+    """Digits and nothing else, blanks around them aside."""
     return bool(_NUMERIC.fullmatch(text.strip()))
 
 
 def kind_operator(text: str) -> bool:
-    """Nothing but signs of arithmetic."""
-    return bool(_OPERATOR.fullmatch(text.strip()))
+    """One sign of arithmetic, blanks around it aside; x is one."""
+    return text.strip() in _OPERATORS

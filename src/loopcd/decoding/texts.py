@@ -1,6 +1,6 @@
 """Between text and tokens: padding, stop strings, and text that arrives token by token."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,17 @@ def trim(text: str, stops: Sequence[str]) -> tuple[str, bool]:
     """The text before the first stop string, and whether there was one."""
     found = [at for at in (text.find(stop) for stop in stops) if at >= 0]
     return (text[: min(found)], True) if found else (text, False)
+
+
+class Interruptible(StoppingCriteria):
+    """Stops no row; but `interrupt` is asked after every token, and what it raises ends the whole generation."""
+
+    def __init__(self, interrupt: Callable[[], None]) -> None:
+        self.interrupt = interrupt
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        self.interrupt()
+        return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
 
 
 class StopTexts(StoppingCriteria):

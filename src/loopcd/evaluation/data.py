@@ -6,9 +6,11 @@ import gzip
 import json
 import logging
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +33,18 @@ KNOWN = {
 }
 
 
+# what the tasks read of each record, by the beginning of the file's name
+_PROGRAM: dict[str, type] = dict.fromkeys(("task_id", "prompt", "entry_point", "canonical_solution"), str)
+FIELDS: dict[str, dict[str, type]] = {
+    "gsm8k": {"question": str, "answer": str},
+    "math500": {"problem": str, "solution": str},
+    "strategyqa_train": {"qid": str, "question": str, "answer": bool, "facts": list},
+    "HumanEvalPlus": _PROGRAM,
+    "MbppPlus": _PROGRAM,
+}
+LARGEST = 1_000_000_000  # bytes of a file, unpacked
+
+
 @dataclass(frozen=True)
 class DataFile:
     """What was really read. `known` is False when the file differs from the one that the task was made for."""
@@ -49,12 +63,34 @@ def read_lines(folder: Path, name: str) -> tuple[list[dict[str, Any]], DataFile]
     path = find_file(folder, name)
     raw = path.read_bytes()
     try:
-        text = gzip.decompress(raw) if path.suffix == ".gz" else raw
+        text = _unpacked(raw) if path.suffix == ".gz" else raw
         records = [json.loads(line) for line in text.decode().split("\n") if line.strip()]
-    except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error, ValueError, RecursionError) as error:
         raise ValueError(f"{path} does not hold JSON lines: {error}") from error
+    _check_records(path, records)
     same = KNOWN.get(path.name.removesuffix(".gz")) == sha256(text).hexdigest()  # though packed in another way
     return records, fingerprint(path.name, raw, len(records), same)
+
+
+def _unpacked(raw: bytes) -> bytes:
+    with gzip.open(BytesIO(raw)) as packed:
+        text = packed.read(LARGEST + 1)
+    if len(text) > LARGEST:
+        raise ValueError(f"unpacked it is larger than {LARGEST / 1e6:g} MB")
+    return text
+
+
+def _check_records(path: Path, records: list[Any]) -> None:
+    """Each record has the fields that the task reads."""
+    needed = next((fields for name, fields in FIELDS.items() if path.name.startswith(name)), {})
+    for number, record in enumerate(records, start=1):
+        if not isinstance(record, dict):
+            raise ValueError(f"{path}, record {number} is no JSON object")
+        wrong = next((name for name, kind in needed.items() if not isinstance(record.get(name), kind)), None)
+        if wrong is not None:
+            raise ValueError(f"{path}, record {number}: `{wrong}` should be a {needed[wrong].__name__}")
+    if not records:
+        raise ValueError(f"{path} holds no record")
 
 
 def find_file(folder: Path, name: str) -> Path:
@@ -88,7 +124,8 @@ def from_hub(path: str, name: str | None, split: str) -> tuple[list[dict[str, An
     import datasets
 
     try:
-        loaded = datasets.load_dataset(path, name, split=split)
+        with _offline_if_it_is(path):
+            loaded = datasets.load_dataset(path, name, split=split)
     except Exception as error:  # datasets raises many kinds, its offline errors among them
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(
@@ -96,6 +133,26 @@ def from_hub(path: str, name: str | None, split: str) -> tuple[list[dict[str, An
         ) from error
     records = [dict(record) for record in loaded]  # pyright: ignore[reportArgumentType]
     return records, fingerprint_records(f"hub:{path}{f'/{name}' if name else ''}:{split}", records)
+
+
+@contextmanager
+def _offline_if_it_is(path: str) -> Iterator[None]:
+    """Where the hub does not answer once, `datasets` shall look at its cache at once instead of asking six times."""
+    import datasets.config
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError
+
+    before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
+    try:
+        HfApi().dataset_info(path, timeout=10)
+    except HfHubHTTPError:
+        pass  # it answered: `datasets` will say what it said
+    except Exception:
+        constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
 
 
 def shuffled_rank(key: str) -> str:

@@ -33,6 +33,7 @@ class Request:
     seed: int | None = None
     temperature: float = 0.0
     top_p: float = 1.0
+    interrupt: Callable[[], None] | None = None  # asked after every token; what it raises ends the batch
 
 
 class Engine(Protocol):
@@ -84,12 +85,13 @@ class LocalEngine:
         device: str | None = None,
         num_loops: int | None = None,
         batch_size: int | None = None,
+        allow_pickle: bool = False,
     ) -> LocalEngine:
         """A model by name, folder or hub id; batches of 64 for small models and of 16 for others, unless given."""
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"--batch-size {batch_size}: a whole number of at least 1")
-        folder = find(name)
-        model, tokenizer = load(folder, dtype=dtype, device=device)
+        folder = find(name, allow_pickle=allow_pickle)
+        model, tokenizer = load(folder, dtype=dtype, device=device, allow_pickle=allow_pickle)
         small = sum(weight.numel() for weight in model.parameters()) < SMALL
         loops, rows = checked_loops(num_loops, model.num_loops), batch_size or (64 if small else 16)
         # threads that wait for each other at every small product take longer than one that does not wait
@@ -150,6 +152,7 @@ class LocalEngine:
                 batch_size=len(prompts),
                 num_loops=self.num_loops,
                 numbers=request.numbers,
+                interrupt=request.interrupt,
             )
 
 
@@ -183,7 +186,7 @@ def plain(settings: Any) -> Any:
 def weights_hash(folder: Path) -> dict[str, str]:
     """A fingerprint of the weights, the configuration and the tokenizer."""
     patterns = ("*.safetensors", "config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json")
-    files = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
+    files = [path for pattern in patterns for path in sorted(folder.glob(pattern)) if path.is_file()]
     whole = sum(path.stat().st_size for path in files) <= HASHED_WHOLE
     digest = sha256()
     for path in files:

@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from loopcd.evaluation import paper
 from loopcd.evaluation.engine import Engine
 from loopcd.evaluation.examples import Example, diverging
 from loopcd.evaluation.manifest import begin, make_manifest
@@ -19,6 +20,7 @@ from loopcd.evaluation.runner import Outcome, Report, run_all
 from loopcd.evaluation.store import Store, open_store
 from loopcd.evaluation.tables import as_csv, markdown
 from loopcd.evaluation.task import Task
+from loopcd.models.presets import Preset
 
 Announce = Callable[[dict[str, Any]], None]
 
@@ -44,23 +46,38 @@ def evaluate(
     report: Report | None = None,
     announce: Announce | None = None,
     remark: str = "",
+    inside: Path | None = None,
 ) -> Evaluation:
     """Run what is missing in the folder, then write results.json, .md, .csv and throughput.json there.
 
     `announce` is handed the manifest before anything is run. `remark` is a sentence that the report begins with, for
-    results that need one.
+    results that need one. `inside` is the folder that `out` is part of, where it is one of several.
     """
     manifest = make_manifest(task, engine, plan)
     folder = out or default_folder(manifest)
-    with open_store(folder) as store:
+    with open_store(folder, inside) as store:
         begin(store, manifest)
         if announce is not None:
             announce(manifest)
         outcomes = run_all(task, engine, plan, store, report)
-        results = summarise(task, manifest["settings"]["model"]["model"], plan, outcomes)
+        model = manifest["settings"]["model"]["model"]
+        results = summarise(task, model, plan.seeds, outcomes, paper_figures(model, task.name, plan, manifest))
         shown = diverging(task, outcomes)
         _write(store, results, store.manifest() or manifest, shown, remark)
     return Evaluation(results, tuple(outcomes), tuple(shown), manifest, folder)
+
+
+def paper_figures(model: str, task: str, plan: RunPlan, manifest: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """What the paper reports for these methods, as fractions; only for its own models, benchmarks and settings."""
+    found = {}
+    for spec in plan.methods:
+        if plan.seeds is not None or plan.temperature or not spec.published():
+            continue
+        used = manifest["settings"]["methods"][spec.label]
+        setting = Preset(used["amateur_loop"], used["strength"]) if "amateur_loop" in used else None
+        theirs = paper.beside(model, task, spec.name, setting)
+        found[spec.label] = {metric: round(figure / 100, 6) for metric, figure in theirs.items()}
+    return found
 
 
 def _write(store: Store, results: Results, manifest: dict[str, Any], examples: Sequence[Example], remark: str) -> None:

@@ -119,6 +119,10 @@ def run_command_line(arguments: Sequence[str]) -> None:
 
     command, rest = ("run", arguments) if not arguments or arguments[0] not in COMMANDS else (arguments[0], arguments[1:])
     named = any(part in ("--model", "-M", "--config", "-C") or part.startswith(("--model=", "--config=")) for part in rest)
+    if any(part.startswith(("--use_c", "-c")) for part in rest):  # also shortened, as lm-eval's parser takes it
+        raise ValueError(
+            "--use_cache: lm-eval's cache is read as pickles, which can run code; `loopcd eval` goes on without one"
+        )
     model = ["--model", "loopcd"] if command == "run" and not named else []
     with _argv(["lm-eval", command, *model, *rest]):
         cli_evaluate()

@@ -10,10 +10,11 @@ from typing import Any
 
 from loopcd.evaluation.engine import Engine
 from loopcd.evaluation.plan import RunPlan
-from loopcd.evaluation.store import Store, StoreError
+from loopcd.evaluation.store import MANIFEST, Store, StoreError
 from loopcd.evaluation.task import Item, Task
 
 FORMAT = 1
+_ABSENT = object()  # not even None stands there
 _LIBRARIES = ("loopcd", "torch", "transformers", "tokenizers")  # what grades is named by the task
 
 
@@ -25,6 +26,7 @@ def make_manifest(task: Task, engine: Engine, plan: RunPlan) -> dict[str, Any]:
         "settings": {
             "task": {
                 "name": task.name,
+                "protocol": task.protocol,
                 "items": len(task.items),
                 "items_sha256": items_hash(task.items),
                 "metrics": list(task.metrics),
@@ -50,7 +52,10 @@ def begin(store: Store, manifest: dict[str, Any]) -> None:
         store.write_manifest(manifest)
         return
     parts = ("format", "settings", "versions")
-    changed = list(differences({part: before.get(part) for part in parts}, {part: manifest[part] for part in parts}))
+    try:
+        changed = list(differences({part: before.get(part) for part in parts}, {part: manifest[part] for part in parts}))
+    except RecursionError as error:
+        raise StoreError(f"{store.folder}/{MANIFEST} is damaged ({error}): use another folder") from error
     if changed:
         raise StoreError(
             f"{store.folder} holds a run with other settings: {'; '.join(changed[:4])}"
@@ -62,7 +67,7 @@ def begin(store: Store, manifest: dict[str, Any]) -> None:
 def differences(before: Any, now: Any, name: str = "") -> Iterator[str]:
     if isinstance(before, dict) and isinstance(now, dict):
         for key in [*before, *(key for key in now if key not in before)]:
-            yield from differences(before.get(key), now.get(key), f"{name}.{key}" if name else str(key))
+            yield from differences(before.get(key, _ABSENT), now.get(key, _ABSENT), f"{name}.{key}" if name else str(key))
     elif before != now:
         yield f"{name.removeprefix('settings.')} was {_shown(before)} and is now {_shown(now)}"
 
@@ -82,5 +87,5 @@ def library_versions() -> dict[str, str]:
 
 
 def _shown(value: Any) -> str:
-    text = "not set" if value is None else repr(value)
+    text = "not set" if value is None or value is _ABSENT else repr(value)
     return text if len(text) <= 60 else text[:57] + "…"

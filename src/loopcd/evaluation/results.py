@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from loopcd.evaluation.plan import RunPlan
 from loopcd.evaluation.runner import Outcome
 from loopcd.evaluation.specs import MethodSpec
 from loopcd.evaluation.statistics import Comparison, Rows, Share, compare, share
@@ -24,12 +23,18 @@ class MethodResult:
     first_token_divergence: float | None  # share of items whose first token is not greedy's
     loops_per_token: float
     tokens_per_second: float | None
+    paper: dict[str, float] = field(default_factory=dict)  # by metric, what the paper reports for this model, task and method
+    cheated: int = 0  # answers that tried to be taken for right; they count as wrong
 
     def as_json(self, metrics: Sequence[str]) -> dict[str, Any]:
         """All that does not depend on the clock."""
         found: dict[str, Any] = {metric: asdict(each) for metric, each in self.shares.items()}
         if self.by_seed:
             found["by_seed"] = self.by_seed
+        if self.paper:
+            found["paper"] = self.paper
+        if self.cheated:
+            found["cheated"] = self.cheated
         found["loops_per_token"] = self.loops_per_token
         found["versus_greedy"] = None
         if self.versus_greedy:
@@ -45,6 +50,7 @@ class MethodResult:
 @dataclass(frozen=True)
 class Results:
     task: str
+    protocol: str
     model: str
     items: int
     metrics: tuple[str, ...]
@@ -55,6 +61,7 @@ class Results:
     def as_json(self) -> dict[str, Any]:
         return {
             "task": self.task,
+            "protocol": self.protocol,
             "model": self.model,
             "items": self.items,
             "seeds": None if self.seeds is None else list(self.seeds),
@@ -83,11 +90,23 @@ class Results:
         return found
 
 
-def summarise(task: Task, model: str, plan: RunPlan, outcomes: Sequence[Outcome]) -> Results:
-    by_method = {spec: [each for each in outcomes if each.run.method == spec] for spec in plan.methods}
+def summarise(
+    task: Task,
+    model: str,
+    seeds: tuple[int, ...] | None,
+    outcomes: Sequence[Outcome],
+    theirs: Mapping[str, dict[str, float]] | None = None,
+) -> Results:
+    """`theirs` are the paper's figures by the method's label and metric, where it has any."""
+    by_method: dict[MethodSpec, list[Outcome]] = {}
+    for each in outcomes:
+        by_method.setdefault(each.run.method, []).append(each)
     greedy = next((made for spec, made in by_method.items() if spec.label == BASELINE), None)
-    results = tuple(_method_result(task, spec, made, greedy) for spec, made in by_method.items())
-    return Results(task.name, model, len(task.items), task.metrics, plan.seeds, results, task.ceiling())
+    results = tuple(
+        replace(_method_result(task, spec, made, greedy), paper=(theirs or {}).get(spec.label, {}))
+        for spec, made in by_method.items()
+    )
+    return Results(task.name, task.protocol, model, len(task.items), task.metrics, seeds, results, task.ceiling())
 
 
 def _method_result(task: Task, spec: MethodSpec, made: list[Outcome], greedy: list[Outcome] | None) -> MethodResult:
@@ -102,6 +121,7 @@ def _method_result(task: Task, spec: MethodSpec, made: list[Outcome], greedy: li
         None if greedy is None else _first_token_divergence(greedy, made),
         sum(each.loops for each in made) / tokens if tokens else 0.0,
         sum(timed) / len(timed) if timed else None,
+        cheated=sum(grades.get("cheated", False) for each in made for grades in each.grades),
     )
 
 

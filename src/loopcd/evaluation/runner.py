@@ -114,11 +114,18 @@ def _speeds(store: Store) -> dict[str, float]:
     return {run: tokens[run] / seconds[run] for run in tokens if seconds[run] > 0}
 
 
+def _usable(grades: Any, task: Task) -> bool:
+    """Whether these are right or wrong by each metric of each item, whoever wrote them."""
+    return len(grades) == len(task.items) and all(
+        isinstance(each, dict) and all(isinstance(each.get(metric), bool) for metric in task.metrics) for each in grades
+    )
+
+
 def _outcome(task: Task, run: Run, store: Store, finished: dict[str, dict[str, Any]], speed: float | None) -> Outcome:
     lines = [finished[item.id] for item in task.items]
     texts = tuple(line["text"] for line in lines)
     grades = store.grades(run.slug)
-    if grades is None:
+    if grades is None or not _usable(grades, task):
         grades = task.grade(task.items, texts)
         store.write_grades(run.slug, grades)
     ids = tuple(tuple(line["token_ids"]) for line in lines)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from loopcd.evaluation import paper
+from loopcd.evaluation.answers import grade_answers, read_answers
+from loopcd.evaluation.chat import ELSEWHERE, Chat, chat_of
 from loopcd.evaluation.code.bridge import CodeSettings
 from loopcd.evaluation.data import log
 from loopcd.evaluation.engine import Engine, LocalEngine
 from loopcd.evaluation.evaluate import Announce, Evaluation, evaluate
 from loopcd.evaluation.plan import RunPlan, parse_seeds
-from loopcd.evaluation.registry import TASKS, make_task
+from loopcd.evaluation.registry import CODE_TASKS, make_task
+from loopcd.evaluation.results import Results
 from loopcd.evaluation.runner import Report
-from loopcd.evaluation.specs import parse_methods
+from loopcd.evaluation.specs import MethodSpec, parse_methods
 from loopcd.evaluation.sweep import Sweep, sweep, wanted_grids
 from loopcd.evaluation.task import Split, Task, TaskOptions
 from loopcd.models import LoopedModel
+from loopcd.models.loading import find, load_tokenizer
 
 
 class ModelEngine(Engine, Protocol):
@@ -37,6 +42,8 @@ class Session:
     methods: str = "greedy,loopcd"
     data: Path | None = None
     exemplars: Path | None = None
+    no_chat: bool = False
+    settings: str | None = None
     limit: int | None = None
     seeds: str | None = None
     max_new_tokens: int | None = None
@@ -46,6 +53,7 @@ class Session:
     batch_size: int | None = None
     dtype: str | None = None
     device: str | None = None
+    allow_pickle: bool = False
     allow_code_execution: bool = False
     evalplus_python: str | None = None
     weak_isolation: bool = False
@@ -54,20 +62,64 @@ class Session:
 
     def plan(self) -> RunPlan:
         seeds = None if self.seeds is None else parse_seeds(self.seeds)
-        plan = RunPlan(parse_methods(self.methods), seeds, self.temperature, self.top_p)
+        plan = RunPlan(self._methods(), seeds, self.temperature, self.top_p)
         for spec in plan.methods:
             spec.build()  # a setting out of range is refused before anything is loaded
         return plan
 
-    def make_task(self, split: Split = "test") -> Task:
+    def _methods(self) -> tuple[MethodSpec, ...]:
+        """With `--settings paper`, LoopCD has Table 2's setting for this model and task where none is given."""
+        asked = parse_methods(self.methods)
+        if self.settings is None:
+            return asked
+        if self.settings != "paper":
+            raise ValueError(f"--settings {self.settings}: there is paper, the setting of the paper's Table 2")
+        own = paper.setting(self.model, self.task)
+        if self.num_loops is not None:
+            raise ValueError(f"--num-loops {self.num_loops}: with --settings paper all loops of the model are run")
+        filled = {"amateur_loop": own.amateur_loop, "strength": own.strength}
+        return tuple(spec.filled(filled) if spec.name == "loopcd" else spec for spec in asked)
+
+    def make_task(self, split: Split = "test", graded: bool = True) -> Task:
+        """`graded=False` only for the items: then no program will be run, and nobody has to allow it."""
         code = CodeSettings(self.evalplus_python, self.weak_isolation, self.code_workers)
-        allowed = code if self.allow_code_execution else None
-        return make_task(self.task, TaskOptions(self.data, split, self.limit, self.max_new_tokens, self.exemplars, allowed))
+        allowed = code if self.allow_code_execution or not graded else None
+        return self._task(split, allowed, self._chat(), graded)
+
+    def make_answered_task(self) -> Task:
+        """For texts that were made elsewhere: of no model's own form. Programs were asked for by a chat, or `--no-chat`."""
+        code = CodeSettings(self.evalplus_python, self.weak_isolation, self.code_workers)
+        return self._task("test", code if self.allow_code_execution else None, None if self.no_chat else ELSEWHERE, True)
+
+    def _task(self, split: Split, code: CodeSettings | None, chat: Chat | None, graded: bool) -> Task:
+        if self.no_chat and self.task not in CODE_TASKS:
+            raise ValueError(f"--no-chat: only {' and '.join(CODE_TASKS)} have a chat prompt, {self.task} has none")
+        options = TaskOptions(self.data, split, self.limit, self.max_new_tokens, self.exemplars, code, chat, graded)
+        return make_task(self.task, options)
+
+    def _chat(self) -> Chat | None:
+        """The model's own chat template, for the tasks that use it: read without its weights, whichever engine runs it."""
+        if self.no_chat or self.task not in CODE_TASKS:
+            return None
+        return chat_of(self.model, load_tokenizer(find(self.model, weights=False)))
+
+    def prompts(self) -> Iterator[dict[str, Any]]:
+        """What each item asks, without the model's weights."""
+        task = self.make_task(graded=False)
+        for item in task.items:
+            gold = item.gold if item.solution is None else item.solution
+            limits = {"stop": list(task.stop), "max_new_tokens": task.max_new_tokens}
+            yield {"id": item.id, "prompt": item.prompt, **limits, "gold": gold}
+
+    def grade(self, answers: Path) -> Results:
+        """The results of texts that were made elsewhere."""
+        task = self.make_answered_task()
+        return grade_answers(task, read_answers(answers, task.items, some=self.limit is not None), answers.name)
 
     def make_engine(self) -> ModelEngine:
         if self.other_engine is not None:
             return self.other_engine(self)
-        return LocalEngine.load(self.model, self.dtype, self.device, self.num_loops, self.batch_size)
+        return LocalEngine.load(self.model, self.dtype, self.device, self.num_loops, self.batch_size, self.allow_pickle)
 
     def evaluate(self, out: Path | None, report: Report, announce: Announce) -> Evaluation:
         plan, task = self.plan(), self.make_task()
@@ -80,9 +132,11 @@ class Session:
         if self.seeds is not None or self.temperature:
             raise ValueError("a sweep is run without seeds and temperature: choose the setting first, then run `loopcd eval`")
         methods = self.plan().methods
-        if self.task not in TASKS:
-            self.make_task()  # says which tasks there are
+        tasks: dict[Split, Task] = {}
+        splits: tuple[Split, ...] = ("test",) if paper_practice else ("tuning", "report")
+        for split in splits:  # before the weights are loaded: what is wrong with a task is then said at once
+            tasks[split] = self.make_task(split)
         engine = self.make_engine()
         loops = engine.num_loops or engine.model.num_loops
         grids = wanted_grids(methods, engine.model.config.model_type, loops, engine.model.has_initial_state)
-        return sweep(self.make_task, engine, grids, out, metric, paper_practice, report, announce)
+        return sweep(tasks.__getitem__, engine, grids, out, metric, paper_practice, report, announce)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +59,16 @@ class MethodSpec:
     def slug(self) -> str:
         """The label as a file name."""
         return re.sub(r"[^\w.=+-]+", "_", self.label)
+
+    def filled(self, settings: Mapping[str, Setting]) -> MethodSpec:
+        """With these settings where none were given."""
+        given = dict(self.given)
+        missing = tuple((name, value) for name, value in settings.items() if name not in given)
+        return MethodSpec(self.name, (*missing, *self.given))
+
+    def published(self) -> bool:
+        """Whether the paper's Tables 2 and 9 run it so; drafting changes no token."""
+        return all(name in ("amateur_loop", "strength", *_DRAFT) for name, _ in self.given)
 
     def build(self) -> Method:
         given = dict(self.given)

@@ -9,6 +9,9 @@
 
 A batch's lines are appended and synced when it is finished. A torn last line is cut off on opening; its batch is then made
 again as a whole (an item's last bits may depend on its batch) and only the missing lines are added.
+
+The folder may come from somebody else: its files are read as data of a known shape, and no link in it is followed. What the
+files say is believed: the hash ties grades to samples, it does not prove who wrote either.
 """
 
 from __future__ import annotations
@@ -17,13 +20,16 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from loopcd.decoding import Generation
+from loopcd.evaluation.data import log
+from loopcd.tracing import writing
 
 MANIFEST = "manifest.json"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -42,71 +48,93 @@ class Store:
 
     def manifest(self) -> dict[str, Any] | None:
         path = self.folder / MANIFEST
-        if not path.exists():
+        with _explained(path):
+            raw = writing.read_plain(path) if _is_there(path) else None
+        if raw is None:
             return None
         try:
-            return json.loads(path.read_text())
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            found = json.loads(raw)
+        except (ValueError, RecursionError) as error:
             raise StoreError(f"{path} is damaged ({error}): use another folder") from error
+        if not isinstance(found, dict):
+            raise StoreError(f"{path} is damaged (it is no manifest of a run): use another folder")
+        return found
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         self.write(MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
 
     def write(self, name: str, text: str) -> Path:
-        return write_whole(self.folder / name, text)
+        with _explained(self.folder / name):
+            return writing.write_whole(self._place(name), text)
 
     def samples(self, run: str) -> dict[str, dict[str, Any]]:
         """The finished items of a run by id, in their order in the file; a torn last line is cut off."""
         path = self.folder / "samples" / f"{run}.jsonl"
         found: dict[str, dict[str, Any]] = {}
-        for number, line in enumerate(_whole_lines(path), start=1):
+        for number, line in enumerate(_whole_lines(path, _SAMPLE), start=1):
             if line["id"] in found:
                 raise StoreError(f"{path}, line {number}: {line['id']} stands there twice; use another folder")
             found[line["id"]] = line
         return found
 
     def add_samples(self, run: str, lines: Sequence[dict[str, Any]]) -> None:
-        self._append(self.folder / "samples" / f"{run}.jsonl", lines)
+        self._append(f"samples/{run}.jsonl", lines)
 
     def timings(self) -> list[dict[str, Any]]:
-        return _whole_lines(self.folder / "timing.jsonl")
+        return _whole_lines(self.folder / "timing.jsonl", _TIMING)
 
     def add_timing(self, line: dict[str, Any]) -> None:
-        self._append(self.folder / "timing.jsonl", [line])
+        self._append("timing.jsonl", [line])
 
     def samples_hash(self, run: str) -> str:
-        return sha256((self.folder / "samples" / f"{run}.jsonl").read_bytes()).hexdigest()
+        path = self.folder / "samples" / f"{run}.jsonl"
+        with _explained(path):
+            return sha256(writing.read_plain(path)).hexdigest()
 
     def grades(self, run: str) -> list[dict[str, bool]] | None:
-        """The grades of the samples as they are now, or None if these were not graded yet."""
+        """The grades of the samples as they are now, or None if these have no grades that can be used."""
         path = self.folder / "grades" / f"{run}.json"
-        if not path.exists():
+        with _explained(path):
+            raw = writing.read_plain(path) if _is_there(path) else None
+        if raw is None:
             return None
-        stored = json.loads(path.read_text())
-        return stored["grades"] if stored["samples_sha256"] == self.samples_hash(run) else None
+        try:
+            stored = json.loads(raw)
+            grades = stored["grades"] if stored["samples_sha256"] == self.samples_hash(run) else None
+        except (ValueError, RecursionError, KeyError, TypeError) as error:
+            log.warning("%s is damaged (%s): the samples are graded again", path, str(error) or type(error).__name__)
+            return None
+        return grades if isinstance(grades, list) else None
 
     def write_grades(self, run: str, grades: Sequence[dict[str, bool]]) -> None:
         self.write(f"grades/{run}.json", json.dumps({"samples_sha256": self.samples_hash(run), "grades": list(grades)}))
 
-    def _append(self, path: Path, lines: Iterable[dict[str, Any]]) -> None:
-        with _explained(path):
+    def own_folder(self, name: str) -> Path:
+        """A folder of the store for further files, made if need be."""
+        with _explained(self.folder / name):
+            return writing.own_folder(self.folder / name, self.folder)
+
+    def _append(self, name: str, lines: Iterable[dict[str, Any]]) -> None:
+        with _explained(self.folder / name):
+            path = self._place(name)
             new = not path.exists()
-            path.parent.mkdir(exist_ok=True)
-            with path.open("ab", buffering=0) as file:
-                for line in lines:
-                    _write_all(file.fileno(), (json.dumps(line, ensure_ascii=False) + "\n").encode())
-                os.fsync(file.fileno())
+            writing.append(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode())
             if new:
-                _sync_folder(path.parent)
+                writing.sync_folder(path.parent)
+
+    def _place(self, name: str) -> Path:
+        """The path of a file whose folder is there and is the store's own."""
+        return writing.own_folder((self.folder / name).parent, self.folder) / Path(name).name
 
 
 @contextmanager
-def open_store(folder: Path) -> Iterator[Store]:
-    """Lock a folder, made if need be, for this process alone."""
+def open_store(folder: Path, inside: Path | None = None) -> Iterator[Store]:
+    """Lock a folder, made if need be, for this process alone; one that is part of another, `inside`, may be no link."""
     with _explained(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        writing.own_folder(folder, inside or folder)
         _check_ours(folder)
-        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    with _explained(folder / ".lock"):
+        lock = writing.open_plain(folder / ".lock", os.O_RDWR | os.O_CREAT)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -123,18 +151,11 @@ def open_store(folder: Path) -> Iterator[Store]:
         os.close(lock)
 
 
-def write_whole(path: Path, text: str) -> Path:
-    """A whole file, or none of it."""
+def write_whole(path: Path, content: str | bytes) -> Path:
+    """A whole file, or none of it; its folder is made if need be."""
     with _explained(path):
         path.parent.mkdir(exist_ok=True)
-        partial = path.with_name(f".{path.name}.partial")
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        _sync_folder(path.parent)
-    return path
+        return writing.write_whole(path, content)
 
 
 def sample_line(item: str, made: Generation) -> dict[str, Any]:
@@ -156,34 +177,69 @@ def _check_ours(folder: Path) -> None:
         raise StoreError(f"{folder} is not empty and holds no run of loopcd ({inside[0]}, …): use another --out")
 
 
-def _whole_lines(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    raw = path.read_bytes()
-    whole = raw.rfind(b"\n") + 1
-    if whole < len(raw):  # a kill or a full disk tore the last line
-        with _explained(path):
-            os.truncate(path, whole)
+def _is_there(path: Path) -> bool:
+    """Also of a link that points nowhere, so that it is refused rather than passed over."""
+    return os.path.lexists(path)
+
+
+def _whole_lines(path: Path, shape: Shape) -> list[dict[str, Any]]:
+    with _explained(path):
+        raw = writing.read_plain(path) if _is_there(path) else b""
+        whole = raw.rfind(b"\n") + 1
+        if whole < len(raw):  # a kill or a full disk tore the last line
+            writing.cut(path, whole)
     lines = []
     for number, line in enumerate(raw[:whole].splitlines(), start=1):
         try:
-            lines.append(json.loads(line))
-        except ValueError as error:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
             raise StoreError(f"{path}, line {number} is damaged ({error}): use another folder") from error
+        wrong = _misshapen(found, shape)
+        if wrong is not None:
+            raise StoreError(f"{path}, line {number} is damaged ({wrong}): use another folder")
+        lines.append(found)
     return lines
 
 
-def _write_all(file: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(file, data) :]
+# -- the shape of a line ------------------------------------------------------------------------------------------------
 
 
-def _sync_folder(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+def _is_text(value: Any) -> bool:
+    """Halves of characters, which JSON can hold, cannot be written again."""
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _is_counts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_count, value))
+
+
+def _is_seconds(value: Any) -> bool:
+    return type(value) in (int, float) and isfinite(value) and value >= 0
+
+
+Shape = dict[str, tuple[Callable[[Any], bool], str]]  # of each name: what it has to be, and that in words
+_TEXT, _COUNT = (_is_text, "a text"), (_is_count, "a whole number")
+_SAMPLE: Shape = {
+    **dict.fromkeys(("id", "text", "finish_reason"), _TEXT),
+    **dict.fromkeys(("loops", "contested", "touched"), _COUNT),
+    "token_ids": (_is_counts, "a list of whole numbers"),
+}
+_TIMING: Shape = {"run": _TEXT, "batch": _COUNT, "tokens": _COUNT, "seconds": (_is_seconds, "a number of at least 0")}
+
+
+def _misshapen(line: Any, shape: Shape) -> str | None:
+    """What is wrong with a line, in words."""
+    if not isinstance(line, dict):
+        return "it is no JSON object"
+    wrong = next((name for name, (fits, _) in shape.items() if not fits(line.get(name))), None)
+    return None if wrong is None else f"`{wrong}` is not {shape[wrong][1]}"
+
+
+# -- the file system ----------------------------------------------------------------------------------------------------
 
 
 @contextmanager

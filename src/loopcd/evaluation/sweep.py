@@ -46,11 +46,11 @@ class Sweep:
 
 
 def amateur_loops(model_type: str, loops: int) -> tuple[int, ...]:
-    """The paper's amateurs: 6, 8, 10 of Huginn's 32 loops, the first two of Ouro's four; elsewhere up to the first three."""
+    """The paper's amateurs: 6, 8, 10 of Huginn's 32 loops, 1, 2, 3 of Ouro's four; elsewhere up to the first three."""
     if loops == 32:
         return (6, 8, 10)
     if model_type == "ouro" and loops == 4:
-        return (1, 2)
+        return (1, 2, 3)
     return tuple(range(1, min(3, max(1, loops // 2)) + 1))
 
 
@@ -90,7 +90,7 @@ def sweep(
     remark = PRACTICE if paper_practice else "Tuning items: settings are chosen here; the reported figures are in ../report."
     _check_ours(out, paper_practice)
     folder = out / ("test" if paper_practice else "tuning")
-    tuning = evaluate(first, engine, RunPlan(everything), folder, report, announce, remark)
+    tuning = evaluate(first, engine, RunPlan(everything), folder, report, announce, remark, inside=out)
     chosen = {method: best(tuning.results, specs, wanted) for method, specs in grids.items()}
     if paper_practice:
         kept = tuple(each for each in tuning.results.methods if each.method in chosen.values())
@@ -98,7 +98,7 @@ def sweep(
     else:
         remark = "Each method's setting was chosen on other items (../tuning)."
         last = RunPlan(tuple(chosen.values()))
-        final = evaluate(make("report"), engine, last, out / "report", report, announce, remark)
+        final = evaluate(make("report"), engine, last, out / "report", report, announce, remark, inside=out)
     made = Sweep(tuning, chosen, final, wanted, out)
     _write(made, grids, paper_practice)
     return made

@@ -23,12 +23,15 @@ NOTE = (
 
 def cells(results: Results) -> tuple[list[str], list[list[str]]]:
     """Headings and rows of all that does not depend on the clock."""
-    headings = ["method", *results.metrics, f"Δ {results.metrics[0]}", "W→R", "R→W", "ratio", "p", "first token"]
-    return headings, [_row(each, results.metrics) for each in results.methods]
+    theirs = results.metrics if any(each.paper for each in results.methods) else ()
+    compared = [f"Δ {results.metrics[0]}", "W→R", "R→W", "ratio", "p", "first token"]
+    headings = ["method", *results.metrics, *(f"paper {metric}" for metric in theirs), *compared]
+    return headings, [_row(each, results.metrics, theirs) for each in results.methods]
 
 
-def _row(result: MethodResult, metrics: Sequence[str]) -> list[str]:
+def _row(result: MethodResult, metrics: Sequence[str], theirs: Sequence[str]) -> list[str]:
     accuracies = [percent(result.shares[metric]) for metric in metrics]
+    accuracies += [f"{100 * result.paper[metric]:.2f}" if metric in result.paper else "–" for metric in theirs]
     versus = result.versus_greedy.get(metrics[0])
     if versus is None or result.method.label == "greedy":
         return [result.method.label, *accuracies, *[""] * 6]
@@ -52,7 +55,9 @@ def number(value: float | None, digits: int = 2) -> str:
 def note(results: Results) -> str:
     several = results.seeds is not None and len(results.seeds) > 1
     explained = NOTE.format(single="of accuracies Student's t over the seeds" if several else "of accuracies Wilson's")
-    return explained if results.ceiling is None else f"{results.ceiling.describe()} {explained}"
+    cheats = ", ".join(f"{each.method.label} {each.cheated}" for each in results.methods if each.cheated)
+    told = [f"cheated: {cheats} (programs that tried to be taken for right; counted as wrong)."] if cheats else []
+    return " ".join([*([] if results.ceiling is None else [results.ceiling.describe()]), *told, explained])
 
 
 def terminal(results: Results) -> RenderableType:
@@ -92,6 +97,7 @@ def described(manifest: dict[str, Any]) -> list[str]:
     weights = "".join(f", weights {value[:12]}…" for value in model.get("weights", {}).values())
     methods = [f"    - {name}: {_settings(each)}" for name, each in settings["methods"].items()]
     return [
+        f"- protocol: {task['protocol']}",
         f"- data: {data or 'none'}; split: {task.get('split', 'test')}",
         f"- prompt: {task.get('shots', 0)} shots, template {task.get('template', '')!r}",
         f"- generation: at most {task['max_new_tokens']} tokens, stop strings {task['stop']}, "

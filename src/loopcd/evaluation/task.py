@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from loopcd.evaluation.chat import Chat
 from loopcd.evaluation.code.bridge import CodeSettings
 
 # test: the whole benchmark. tuning: what settings are chosen on. report: the benchmark without what was tuned on; the
 # same as `test` where the tuning items come from elsewhere (a training split, a generator).
 Split = Literal["test", "tuning", "report"]
-Grades = dict[str, bool]  # by metric
+Grades = dict[str, bool]  # by metric; "cheated" stands beside them where a program did, which counts as wrong
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Item:
     prompt: str
     gold: Any  # what a reader should see as the right answer; text or a number
     document: Any = field(default=None, compare=False, repr=False)  # whatever the grader needs besides
+    solution: str | None = field(default=None, compare=False, repr=False)  # a right answer, where `gold` only describes it
 
     def notes(self, task: str) -> dict[str, Any]:
         """What a trace of an answer says about its item."""
@@ -39,6 +41,8 @@ class TaskOptions:
     max_new_tokens: int | None = None  # the task's own if None
     exemplars: Path | None = None  # worked examples of the user's own
     code: CodeSettings | None = None  # how programs that a model wrote are run; None: they are not
+    chat: Chat | None = None  # renders the code tasks' prompts; None: they are plain
+    graded: bool = True  # False: only the items are wanted, and nothing is made ready for grading
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,11 @@ class Task(Protocol):
     def name(self) -> str: ...
 
     @property
+    def protocol(self) -> str:
+        """Whose prompts, stops and readings these are: the paper's authors', lm-eval's, or our own."""
+        ...
+
+    @property
     def metrics(self) -> tuple[str, ...]:
         """ "strict" and "flex" where the paper has them; comparisons use the first."""
         ...
@@ -82,7 +91,8 @@ class Task(Protocol):
         ...
 
     def grade(self, items: Sequence[Item], texts: Sequence[str]) -> list[Grades]:
-        """Right or wrong, by metric, for each item's text. Called once for all items of a method; must be repeatable."""
+        """Right or wrong, by metric, for each item's text, as far as the first stop text. Called once for all items of a
+        method; must be repeatable."""
         ...
 
     def ceiling(self) -> Ceiling | None:

@@ -1,6 +1,6 @@
 """What the page steps through: a prompt with the texts that methods made of it, from files or from a search."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -16,6 +16,7 @@ from loopcd.lens import payload
 from loopcd.tracing import LoopTrace, Written, describe, read_traces, trace_texts
 
 BATCH = 16  # problems that a search looks at together
+MOST = 2_000_000_000  # bytes of traces that are shown together
 KINDS = ("gained", "lost", "same")  # what may have become of a problem on which the texts differ
 
 
@@ -64,14 +65,24 @@ def examples_of(traces: Iterable[LoopTrace], limit: int | None = None, prefix: s
     """Texts of one prompt by one model together, in the order of the prompts; and how many prompts `limit` left out."""
     groups: dict[tuple[str, str], list[LoopTrace]] = {}
     left_out: set[tuple[str, str]] = set()
+    kept = 0
     for trace in traces:
         key = (trace.model, trace.prompt)
         if key in groups or limit is None or len(groups) < limit:
             groups.setdefault(key, []).append(trace)
+            kept += _size(trace)
+            if kept > MOST:
+                raise ValueError(f"the first {len(groups)} prompts take more than {MOST / 1e9:g} GB: take fewer by --limit")
         else:
             left_out.add(key)
     made = [Example(f"{prefix}-{number}", label(group[0]), tuple(group)) for number, group in enumerate(groups.values(), 1)]
     return made, len(left_out)
+
+
+def _size(trace: LoopTrace) -> int:
+    """About its bytes in memory."""
+    texts = (trace.prompt, trace.text, *trace.pieces, *trace.token_texts.values())
+    return trace.nbytes + sum(60 + len(text) for text in texts)
 
 
 def label(trace: LoopTrace) -> str:
@@ -129,16 +140,24 @@ class _Tally:
 
 
 def search(
-    engine: LocalEngine, task: Task, methods: tuple[Method, Method], *, each: int = 4, max_new_tokens: int | None = None
+    engine: LocalEngine,
+    task: Task,
+    methods: tuple[Method, Method],
+    *,
+    each: int = 4,
+    max_new_tokens: int | None = None,
+    interrupt: Callable[[], None] | None = None,
 ) -> Iterator[Found | Looked]:
     """Run both methods on the task's items until `each` examples of each kind are found; `Looked` after every batch.
 
-    Kinds: wrong → right, right → wrong, and differing texts that are graded alike.
+    Kinds: wrong → right, right → wrong, and differing texts that are graded alike. What `interrupt` raises ends it.
     """
     tally, numbers = _Tally(), count(1)
     for start in range(0, len(task.items), BATCH):
         items = task.items[start : start + BATCH]
-        made = [_answers(engine, task, method, items, start, max_new_tokens) for method in methods]
+        numbered = tuple(range(start, start + len(items)))
+        asked = Request(max_new_tokens or task.max_new_tokens, task.stop, task.question, numbered, interrupt=interrupt)
+        made = [engine.complete([item.prompt for item in items], method, asked) for method in methods]
         graded = [_graded(task, items, texts) for texts in made]
         tally.done += len(items)
         tally.right = [tally.right[side] + sum(graded[side]) for side in (0, 1)]
@@ -158,13 +177,6 @@ def search(
         yield tally.looked()
         if min(tally.kept.values()) >= each:
             return
-
-
-def _answers(
-    engine: LocalEngine, task: Task, method: Method, items: Sequence[Item], start: int, max_new_tokens: int | None
-) -> list[Generation]:
-    request = Request(max_new_tokens or task.max_new_tokens, task.stop, task.question, tuple(range(start, start + len(items))))
-    return engine.complete([item.prompt for item in items], method, request)
 
 
 def _graded(task: Task, items: Sequence[Item], made: Sequence[Generation]) -> list[bool]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from loopcd.lens.examples import Example
 from loopcd.lens.page import write_page
+from loopcd.tracing.writing import write_whole
 
 
 def export(path: Path, examples: Sequence[Example], note: str = "") -> int:
@@ -17,4 +18,6 @@ def export(path: Path, examples: Sequence[Example], note: str = "") -> int:
         "note": note,
         "examples": [{**example.summary(), "traces": example.payloads()} for example in examples],
     }
-    return path.write_bytes(write_page(data).encode())
+    page = write_page(data).encode()
+    write_whole(path, page)
+    return len(page)

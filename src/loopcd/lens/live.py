@@ -1,6 +1,6 @@
 """Texts and traces token by token, as events for the page."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from loopcd.decoding import Method, SelfEval
@@ -15,14 +15,23 @@ SIDES = ("left", "right")
 
 
 def live_events(
-    engine: LocalEngine, prompt: str, methods: Sequence[Method], max_new_tokens: int, stop: tuple[str, ...] = ()
+    engine: LocalEngine,
+    prompt: str,
+    methods: Sequence[Method],
+    max_new_tokens: int,
+    stop: tuple[str, ...] = (),
+    interrupt: Callable[[], None] | None = None,
 ) -> Generator[dict[str, Any], None, None]:
-    """A `start` for each method, a `token` for each token of each (in turn, while they last), an `end` for each."""
+    """A `start` for each method, a `token` for each token of each (in turn, while they last), an `end` for each.
+
+    What `interrupt` raises ends it, also where a method thinks for long before its first token.
+    """
     if engine.tokenizer is None:
         raise ValueError(f"{engine.name} came without a tokenizer, so it cannot read a prompt")
     setting = setting_of(engine, methods)
     made = [
-        _Side(engine, prompt, method, side, setting, max_new_tokens, stop) for side, method in zip(SIDES, methods, strict=False)
+        _Side(engine, prompt, method, side, setting, {"max_new_tokens": max_new_tokens, "stop": stop}, interrupt)
+        for side, method in zip(SIDES, methods, strict=False)
     ]
     for each in made:
         yield {"event": "start", "side": each.side, "trace": each.header()}
@@ -46,11 +55,11 @@ class _Side:
         method: Method,
         side: str,
         setting: dict[str, Any],
-        max_new_tokens: int,
-        stop: tuple[str, ...],
+        options: dict[str, Any],
+        interrupt: Callable[[], None] | None,
     ) -> None:
         self.side, self.prompt = side, prompt
-        self.tokens = _tokens(engine, prompt, method, max_new_tokens, stop)
+        self.tokens = _tokens(engine, prompt, method, {**options, "num_loops": engine.num_loops}, interrupt)
         ids = engine.tokenizer(prompt).input_ids
         self.tracer = LiveTracer(
             engine.model, engine.tokenizer, ids, **setting, num_loops=engine.num_loops, method=describe(method)
@@ -87,10 +96,9 @@ class _Side:
 
 
 def _tokens(
-    engine: LocalEngine, prompt: str, method: Method, max_new_tokens: int, stop: tuple[str, ...]
+    engine: LocalEngine, prompt: str, method: Method, options: dict[str, Any], interrupt: Callable[[], None] | None
 ) -> Iterator[tuple[int, int]]:
-    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "stop": stop, "num_loops": engine.num_loops}
     if isinstance(method, SelfEval):  # knows its answer only when all candidates are written
-        made = generate(engine.model, engine.tokenizer, prompt, method, **options)
+        made = generate(engine.model, engine.tokenizer, prompt, method, **options, interrupt=interrupt)
         return iter(zip(made.token_ids, made.loops, strict=True))
     return stream_tokens(engine.model, engine.tokenizer, prompt, method, **options)

@@ -8,6 +8,8 @@ from loopcd.evaluation.engine import LocalEngine
 from loopcd.evaluation.specs import MethodSpec
 from loopcd.models.presets import preset
 
+LONGEST_TEXT = 2000  # characters of a setting
+
 
 @dataclass(frozen=True)
 class Field:
@@ -21,6 +23,18 @@ class Field:
     high: float | None = None
     step: float | None = None
     rare: bool = False  # shown when asked for
+
+    def check(self, value: Any) -> None:
+        """Raise unless the form could have sent this value."""
+        if self.type == "text":
+            if not isinstance(value, str) or len(value) > LONGEST_TEXT:
+                raise ValueError(f"{self.name}: a text of at most {LONGEST_TEXT} characters")
+            return
+        number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**31  # NaN is not
+        if not number or (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
+            bounds = [f"at least {self.low:g}"] if self.low is not None else []
+            bounds += [f"at most {self.high:g}"] if self.high is not None else []
+            raise ValueError(f"{self.name}={value!r}: a number{' of ' if bounds else ''}{' and '.join(bounds)}")
 
 
 _LEAVING = (
@@ -58,15 +72,22 @@ def offered(engine: LocalEngine) -> list[dict[str, Any]]:
     ]
 
 
-def chosen(given: Any, name: str) -> Method:
-    """The method that a form names, as in {"name": "loopcd", "settings": {"strength": 0.2}}; `name` is the form's side."""
+def chosen(given: Any, name: str, engine: LocalEngine) -> Method:
+    """The method that a form names, as in {"name": "loopcd", "settings": {"strength": 0.2}}; `name` is the form's side.
+
+    Only what the form offers is taken, and only within its bounds: a request need not come from the form.
+    """
     if not isinstance(given, dict) or not isinstance(given.get("name"), str) or not isinstance(given.get("settings"), dict):
         raise ValueError(f"{name}: an object with a method's name and its settings")
-    settings = tuple(given["settings"].items())
-    for setting, value in settings:
-        if not isinstance(value, bool | int | float | str):
-            raise ValueError(f"{name}: {setting} is a number or a text")
-    return MethodSpec(given["name"], tuple((setting, _whole(value)) for setting, value in settings)).build()
+    fields = {each["name"]: each["settings"] for each in offered(engine)}
+    if given["name"] not in fields:
+        raise ValueError(f"{name}: there is no method {given['name']!r}: those are {', '.join(fields)}")
+    known = {field["name"]: Field(**field) for field in fields[given["name"]]}
+    for setting, value in given["settings"].items():
+        if setting not in known:
+            raise ValueError(f"{name}: {given['name']} has no setting {setting!r}: those are {', '.join(known)}")
+        known[setting].check(value)
+    return MethodSpec(given["name"], tuple((setting, _whole(value)) for setting, value in given["settings"].items())).build()
 
 
 def _whole(value: Any) -> Any:

@@ -2,14 +2,15 @@
 
 import json
 import tempfile
-import zipfile
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from threading import Event, Lock
 from typing import Any
 
-from anyio import Semaphore, to_thread
+from anyio import CancelScope, Semaphore, to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
@@ -23,11 +24,13 @@ from loopcd.lens.examples import Example, Found, read_examples, search
 from loopcd.lens.guard import LARGEST_FILE, Guard, TooLarge
 from loopcd.lens.live import live_events
 from loopcd.lens.page import write_page
+from loopcd.tracing import read_traces
 
 LONGEST = 600  # tokens of a live text
 LARGEST_UNPACKED = 8 * LARGEST_FILE
 
 Events = Generator[dict[str, Any], None, None]
+Interrupt = Callable[[], None]  # raises when the work is no longer wanted
 
 
 @dataclass
@@ -44,6 +47,7 @@ class Viewer:
     max_new_tokens: int = 112
     limit: int = 100  # examples taken of a file
     files: Iterator[int] = field(default_factory=lambda: count(1))
+    ending: Event = field(default_factory=Event)  # set when the server is to end: all work stops
 
     def page_data(self) -> dict[str, Any]:
         return {
@@ -61,26 +65,27 @@ class Viewer:
 
     # What a request asks for
 
-    def generate(self, asked: dict[str, Any]) -> Events:
+    def generate(self, asked: dict[str, Any], interrupt: Interrupt) -> Events:
         prompt, length = asked.get("prompt"), asked.get("max_new_tokens")
         if not isinstance(prompt, str) or not prompt.strip():
             raise ValueError("the prompt is empty: at least one token")
-        if not isinstance(length, int) or not 1 <= length <= LONGEST:
+        if type(length) is not int or not 1 <= length <= LONGEST:
             raise ValueError(f"{length} tokens: a whole number from 1 to {LONGEST}")
-        return live_events(self.engine, prompt, self.methods(asked), length, self.task.stop if self.task else ())
+        stop = self.task.stop if self.task else ()
+        return live_events(self.engine, prompt, self.methods(asked), length, stop, interrupt)
 
-    def search(self, asked: dict[str, Any]) -> Events:
+    def search(self, asked: dict[str, Any], interrupt: Interrupt) -> Events:
         if self.task is None:
             raise ValueError("there is no task to look at: start `loopcd lens` with --task")
         pair = self.methods(asked)
         if len(pair) != 2:
             raise ValueError("a search compares two methods: choose one to stand beside the first")
-        return self._searched(self.task, (pair[0], pair[1]))
+        return self._searched(self.task, (pair[0], pair[1]), interrupt)
 
-    def _searched(self, task: Task, pair: tuple[Method, Method]) -> Events:
+    def _searched(self, task: Task, pair: tuple[Method, Method], interrupt: Interrupt) -> Events:
         note = ""
         number = next(self.files)
-        for found in search(self.engine, task, pair):
+        for found in search(self.engine, task, pair, interrupt=interrupt):
             if isinstance(found, Found):
                 example = Example(f"{number}-{found.example.id}", found.example.label, found.example.traces)
                 self.examples.append(example)
@@ -94,24 +99,61 @@ class Viewer:
         sides = [side for side in ("left", "right") if asked.get(side) is not None]
         if "left" not in sides:
             raise ValueError("left: a method")
-        return [methods.chosen(asked[side], side) for side in sides]
+        return [methods.chosen(asked[side], side, self.engine) for side in sides]
 
     def read(self, path: Path, name: str) -> dict[str, Any]:
-        """The examples of a file that was sent."""
+        """The examples of a file that was sent. All that the page will ask of them is made once before they are added."""
         try:
-            with zipfile.ZipFile(path) as packed:
-                if sum(member.file_size for member in packed.infolist()) > LARGEST_UNPACKED:
+            with closing(read_traces(path)) as packed:
+                if packed.unpacked > LARGEST_UNPACKED:
                     raise ValueError(f"unpacked it is larger than {LARGEST_UNPACKED / 1e6:g} MB")
             made, left_out = read_examples([path], self.limit, f"file{next(self.files)}")
-        except zipfile.BadZipFile as error:
-            raise ValueError("not a file of traces, or not written to its end") from error
         except ValueError as error:
-            raise ValueError(str(error).replace(str(path), "").lstrip(" ,:")) from error
+            raise ValueError(str(error).replace(str(path), "").lstrip(" ,:").removeprefix("is ")) from error
         if not made:
             raise ValueError("there is no trace in it")
+        summaries = [checked_summary(each) for each in made]
         self.examples += made
         rest = f"; {left_out} more are not shown (--limit)" if left_out else ""
-        return {"examples": [each.summary() for each in made], "note": f"{len(made)} of {name}{rest}"}
+        return {"examples": summaries, "note": f"{len(made)} of {name}{rest}"}
+
+
+class Stopped(Exception):
+    """Whoever asked has gone, or the server ends."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Events in the making, by one thread at a time, until there are no more or one of `ends` says that nobody waits."""
+
+    events: Events
+    ends: tuple[Event, ...]
+    busy: Lock = field(default_factory=Lock)
+
+    def next(self) -> dict[str, Any] | None:
+        with self.busy:
+            try:
+                _stop_if(*self.ends)
+                return next(self.events, None)
+            except Stopped:
+                return None
+
+    def end(self) -> None:
+        with self.busy:
+            self.events.close()
+
+
+def _stop_if(*ends: Event) -> None:
+    if any(end.is_set() for end in ends):
+        raise Stopped
+
+
+def checked_summary(example: Example) -> dict[str, Any]:
+    """Its summary, after everything that the page may ask for could be made and written."""
+    found = example.summary()
+    for each in (found, *example.payloads()):
+        json.dumps(each, allow_nan=False)
+    return found
 
 
 def application(viewer: Viewer, port: int, token: str) -> Guard:
@@ -127,24 +169,31 @@ def application(viewer: Viewer, port: int, token: str) -> Guard:
             return JSONResponse({"error": "there is no such example"}, 404)
         return JSONResponse({"traces": await to_thread.run_sync(found.payloads)})
 
-    def streamed(make: Callable[[dict[str, Any]], Events]) -> Callable[[Request], Any]:
+    def streamed(make: Callable[[dict[str, Any], Interrupt], Events]) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
-            asked = await request.json()
+            try:
+                asked = await request.json()
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"the request is not JSON: {error}") from error
             if not isinstance(asked, dict):
                 raise ValueError("the request is not an object")
-            return StreamingResponse(lines(make(asked)), media_type="application/x-ndjson")
+            gone = Event()
+            work = Work(make(asked, lambda: _stop_if(gone, viewer.ending)), (gone, viewer.ending))
+            return StreamingResponse(lines(work, gone), media_type="application/x-ndjson")
 
         return answer
 
-    async def lines(events: Events) -> AsyncIterator[bytes]:
+    async def lines(work: Work, gone: Event) -> AsyncIterator[bytes]:
         async with free:  # a reader who starts something new has stopped what ran before
             try:
-                while (event := await to_thread.run_sync(next, events, None)) is not None:
+                while (event := await to_thread.run_sync(work.next, abandon_on_cancel=True)) is not None:
                     yield json.dumps(event).encode() + b"\n"
-            except (ValueError, MemoryError, RuntimeError) as error:
+            except Exception as error:  # whatever it is, the page says it and the next request is answered
                 yield json.dumps({"event": "error", "message": str(error) or type(error).__name__}).encode() + b"\n"
             finally:
-                events.close()
+                gone.set()
+                with CancelScope(shield=True):  # the model is free when the token at hand is finished
+                    await to_thread.run_sync(work.end)
 
     async def files(request: Request) -> Response:
         with tempfile.TemporaryDirectory(prefix="loopcd-lens-") as folder:
@@ -162,7 +211,7 @@ def application(viewer: Viewer, port: int, token: str) -> Guard:
         Route("/api/search", streamed(viewer.search), methods=["POST"]),
         Route("/api/files", files, methods=["POST"]),
     ]
-    refused = {ValueError: _refused(400), TooLarge: _refused(413), json.JSONDecodeError: _refused(400)}
+    refused = {ValueError: _refused(400), TooLarge: _refused(413)}
     return Guard(Starlette(routes=routes, exception_handlers=refused), port, token)
 
 

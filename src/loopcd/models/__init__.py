@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from loopcd.models.configs import HuginnConfig, OuroConfig
+from loopcd.models.configs import HuginnConfig, NanbeigeConfig, OuroConfig, ParcaeConfig, RetrofitConfig
 
 if TYPE_CHECKING:
     from loopcd.models.cache import LoopCache
@@ -11,8 +11,11 @@ if TYPE_CHECKING:
     from loopcd.models.huginn import HuginnForCausalLM
     from loopcd.models.loading import load
     from loopcd.models.memory import cache_bytes
+    from loopcd.models.nanbeige import NanbeigeForCausalLM
     from loopcd.models.ouro import OuroForCausalLM
+    from loopcd.models.parcae import ParcaeForCausalLM
     from loopcd.models.presets import Preset, preset
+    from loopcd.models.retrofit import RetrofitForCausalLM
     from loopcd.models.stages import LoopedModel, LoopState, loop_logits
 
 # where the rest is; it is imported when it is first asked for, since transformers' model classes take a second to import
@@ -22,9 +25,12 @@ _HOMES = {
     "HuginnForCausalLM": "huginn",
     "load": "loading",
     "cache_bytes": "memory",
+    "NanbeigeForCausalLM": "nanbeige",
     "OuroForCausalLM": "ouro",
+    "ParcaeForCausalLM": "parcae",
     "Preset": "presets",
     "preset": "presets",
+    "RetrofitForCausalLM": "retrofit",
     "LoopedModel": "stages",
     "LoopState": "stages",
     "loop_logits": "stages",
@@ -44,9 +50,15 @@ __all__ = [
     "LoopState",
     "LoopedHrmText",
     "LoopedModel",
+    "NanbeigeConfig",
+    "NanbeigeForCausalLM",
     "OuroConfig",
     "OuroForCausalLM",
+    "ParcaeConfig",
+    "ParcaeForCausalLM",
     "Preset",
+    "RetrofitConfig",
+    "RetrofitForCausalLM",
     "cache_bytes",
     "load",
     "loop_logits",

@@ -147,6 +147,7 @@ class LoopCache(Cache):
         self.depths: Tensor | None = None  # "skip": [batch, length] loops each column ran; None: nothing left early
         self.reach: Reach | None = None  # "last": which loops' columns are not filled in; None: nothing left early
         self.branches: dict[Any, Branch] = {}
+        self.input_ids: Tensor | None = None  # [batch, length], where a model looks its tokens up again
 
     def open(self, batch: int, time: int, padding: Tensor | None = None, device: torch.device | None = None) -> Span:
         """Take the next `time` columns of each row; `padding` [batch, time] marks real tokens by True. The tokens' device."""
@@ -176,6 +177,18 @@ class LoopCache(Cache):
         self.valid = _extended(self.valid, span.stop, fill=True)
         if padding is not None:
             self.valid[row_index(span, padding.device), column_index(span, padding.device)] = padding
+
+    def remember(self, span: Span, input_ids: Tensor) -> None:
+        """Keep the token ids [batch, time] of the span."""
+        known = input_ids.new_zeros(span.batch, span.start) if self.input_ids is None else self.input_ids
+        self.input_ids = _extended(known, span.stop, fill=0)
+        self.input_ids[row_index(span, input_ids.device), column_index(span, input_ids.device)] = input_ids
+
+    def remembered(self, span: Span) -> Tensor | None:
+        """The token ids [batch, time] of the span, if they are kept."""
+        if self.input_ids is None:
+            return None
+        return self.input_ids[row_index(span, self.input_ids.device), column_index(span, self.input_ids.device)]
 
     def slot(self, index: int) -> Slot:
         while len(self.layers) <= index:
@@ -242,6 +255,7 @@ class LoopCache(Cache):
         self.length, self.span, self.behind = length, None, 0
         self.valid = None if self.valid is None else self.valid[:, :length]
         self.depths = None if self.depths is None else self.depths[:, :length]
+        self.input_ids = None if self.input_ids is None else self.input_ids[:, :length]
         if self.reach is not None:
             self.reach.crop([length] * self.batch)
         for branch in self.branches.values():
@@ -264,6 +278,7 @@ class LoopCache(Cache):
             branch.select(index)
         self.valid = None if self.valid is None else self.valid[index.to(self.valid.device)]
         self.depths = None if self.depths is None else self.depths[index.to(self.depths.device)]
+        self.input_ids = None if self.input_ids is None else self.input_ids[index.to(self.input_ids.device)]
         self.lengths = None if self.lengths is None else self.lengths[index.to(self.lengths.device)]
         if self.reach is not None:
             self.reach.select(index.tolist())

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig
+from transformers import PreTrainedConfig
 
-from loopcd.models import checkpoint
+from loopcd.models import checkpoint, recognition
+from loopcd.models.configs import RetrofitConfig
 from loopcd.models.loading import built_in, checked_dtype
 from loopcd.models.memory import cache_bytes, gigabytes
-from loopcd.models.presets import FAMILIES, PUBLIC, empty_model, preset
+from loopcd.models.presets import PUBLIC, empty_model, family_in, preset
 from loopcd.models.stages import LoopedModel, checked_loops
 
 
@@ -53,10 +54,61 @@ def _empty(name: str) -> LoopedModel:
     folder = built_in().get(name, Path(name))
     if not folder.is_dir():
         raise ValueError(f"there is no model {name!r}: name one of {', '.join([*built_in(), *PUBLIC])}, or a folder")
+    family = family_in(folder)
+    config, _ = checkpoint.config_of(family.config_class, folder)
+    if any((folder / each).is_file() for each in (checkpoint.WEIGHTS, checkpoint.INDEX)):  # which say more than config.json
+        shapes = checkpoint.weight_shapes(checkpoint.weight_files(folder))
+        family.check_kind(checkpoint.read_config(folder), config, recognition.kind_of(shapes), shapes)
+    return empty_model(config)
+
+
+# what makes a model the size that it was published in
+_SHAPE = {
+    "huginn_raven": (
+        "n_embd",
+        "n_heads",
+        "n_layers_in_prelude",
+        "n_layers_in_recurrent_block",
+        "n_layers_in_coda",
+        "mean_recurrence",
+        "intermediate_size",
+        "vocab_size",
+    ),
+    "ouro": (
+        "hidden_size",
+        "num_attention_heads",
+        "num_hidden_layers",
+        "total_ut_steps",
+        "intermediate_size",
+        "vocab_size",
+    ),
+}
+
+
+def published_as(name: str) -> str | None:
+    """The hub id of the public model that this is: by its name, or a folder's by the sizes in its configuration.
+
+    Models of equal sizes are told apart by the folder's path; where that says nothing it is the first of `PUBLIC`.
+    """
+    for public in PUBLIC:
+        if str(name).lower() == public.lower():
+            return public
+    folder = built_in().get(name, Path(name))
+    if not folder.is_dir():
+        return None
     fields = checkpoint.read_config(folder)
-    if fields.get("model_type") not in FAMILIES:
-        raise ValueError(f"{name} has model type {fields.get('model_type')!r}: looped models are {', '.join(FAMILIES)}")
-    return empty_model(AutoConfig.from_pretrained(folder))
+    shape = _SHAPE.get(str(fields.get("model_type")))
+    if shape is None:
+        return None
+    found, _ = checkpoint.config_of(family_in(folder).config_class, folder)
+    alike = [public for public in PUBLIC if _same_shape(found, PUBLIC[public](), shape)]
+    path = "/".join(folder.resolve().parts).lower()
+    named = [public for public in alike if public.rpartition("/")[2].lower() in path]
+    return max(named, key=len) if named else (alike or [None])[0]
+
+
+def _same_shape(one: PreTrainedConfig, other: PreTrainedConfig, shape: Sequence[str]) -> bool:
+    return type(one) is type(other) and all(getattr(one, field) == getattr(other, field) for field in shape)
 
 
 def _describe(name: str, model: LoopedModel, context: int, loops: int, dtype: torch.dtype) -> Description:
@@ -64,7 +116,7 @@ def _describe(name: str, model: LoopedModel, context: int, loops: int, dtype: to
     setting = preset(model, loops)
     return Description(
         name,
-        model.config.model_type,
+        "retrofit" if isinstance(model.config, RetrofitConfig) else model.config.model_type,
         loops,
         parameters,
         parameters * dtype.itemsize,

@@ -1,9 +1,11 @@
-"""What is checked about a checkpoint before and after its weights are read.
+"""What is checked about a checkpoint, from its files' headers before any memory is taken, and after its weights are read.
 
 Each finding is one sentence that says what was wrong, where, and what would be right.
 """
 
 import json
+import re
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,19 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
-from torch import nn
+from torch import Tensor, nn
+
+Shape = tuple[int, ...]
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+SAFETENSORS = "*.safetensors"
+WANTED = ["*.json", SAFETENSORS, "tokenizer*", "*.model", "*.txt", "*.jinja"]  # of a hub repository
+PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _HOW_TO_CONVERT = (
     "Convert it once, where you trust the file: state = torch.load(FILE, weights_only=True); "
     "safetensors.torch.save_file(state, 'model.safetensors')"
 )
+_ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -25,58 +33,163 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{folder} has no config.json: a model folder holds config.json and {WEIGHTS}")
     try:
-        config = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        config = json.loads(path.read_text(), parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(config, dict):
         raise ValueError(f"{path} holds a {type(config).__name__}, not the fields of a configuration")
     return config
 
 
-def check_config(kind: Any, folder: Path) -> None:
-    """A field of the wrong type or value is found before a model is built."""
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no number that a model has")
+
+
+def config_of(kind: Any, folder: Path, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """The configuration in the folder, and the options that were none of its fields; a wrong field is named."""
     try:
-        kind.from_pretrained(folder)
-    except (StrictDataclassError, ValueError, TypeError, AttributeError) as error:
+        return kind.from_pretrained(folder, return_unused_kwargs=True, **options)
+    except (StrictDataclassError, ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise ValueError(f"{folder / 'config.json'} cannot be used: {' '.join(str(error).split())}") from error
+
+
+def check_unasked(folder: Path, fields: Mapping[str, Any]) -> None:
+    """A folder neither adds an adapter nor fetches an attention kernel by itself."""
+    if (folder / "adapter_config.json").exists():
+        raise ValueError(
+            f"{folder} has an adapter_config.json: adapters are not applied unasked; merge it into the weights, or remove it"
+        )
+    for name in ("attn_implementation", "_attn_implementation", "_attn_implementation_internal"):
+        if fields.get(name) is not None and fields[name] not in _ATTENTION:
+            raise ValueError(
+                f"{folder / 'config.json'} cannot be used: {name}={fields[name]!r}, one of {', '.join(_ATTENTION)}; "
+                "code from the hub is not run"
+            )
 
 
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of the checkpoint; anything else is refused."""
     if (folder / INDEX).is_file():
-        try:
-            names = sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))
-        except (json.JSONDecodeError, KeyError, AttributeError, TypeError) as error:
-            raise ValueError(f"{folder / INDEX} is not an index of weights: {error!r}") from error
-        missing = [name for name in names if not (folder / name).is_file()]
-        if missing:
-            raise ValueError(f"{folder} lacks {', '.join(missing)}, which {INDEX} names")
-        return [folder / name for name in names]
+        indexed = _indexed(folder)
+        return [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else indexed  # as transformers chooses
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
-    others = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for p in folder.glob(pattern))
+    others = pickled_files(folder)
     if others:
         raise ValueError(
-            f"{folder} has weights only as {', '.join(others)}: loopcd reads safetensors only, because the others can run "
-            f"code when they are opened. {_HOW_TO_CONVERT}"
+            f"{folder} has weights only as {_some([path.name for path in others])}: loopcd reads safetensors only, because "
+            f"the others can run code when they are opened. {_HOW_TO_CONVERT}; or say allow_pickle=True (--allow-pickle), "
+            "which reads tensors and refuses all else"
         )
     raise ValueError(f"{folder} has no weights: expected {WEIGHTS} or {INDEX}")
 
 
-def check_readable(files: list[Path]) -> None:
-    """A truncated or corrupt file is found by its header, before a model is built."""
+def _indexed(folder: Path) -> list[Path]:
+    try:
+        names = sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise ValueError(f"{folder / INDEX} is not an index of weights: {error!r}") from error
+    outside = [str(name) for name in names if not isinstance(name, str) or name != Path(name).name]
+    if outside:
+        raise ValueError(f"{folder / INDEX} names {_some(outside)}: weights are files of the same folder")
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise ValueError(f"{folder} lacks {_some(missing)}, which {INDEX} names")
+    return [folder / name for name in names]
+
+
+def weight_shapes(files: Sequence[Path]) -> dict[str, Shape]:
+    """The shapes of all weights, from the files' headers: a truncated or corrupt file is found here."""
+    shapes: dict[str, Shape] = {}
     for path in files:
         try:
             with safe_open(path, framework="pt") as handle:
-                handle.keys()
+                shapes.update({name: tuple(handle.get_slice(name).get_shape()) for name in handle.keys()})  # noqa: SIM118
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{path} is not a whole safetensors file (truncated or corrupt): {error}") from error
+    return shapes
+
+
+# Pickled weights, after consent
+
+
+def files_to_read(folder: Path, allow_pickle: bool) -> list[Path]:
+    """The weights' files: safetensors, or where there are none and it is allowed, pickled ones."""
+    has_safetensors = any((folder / name).is_file() for name in (WEIGHTS, INDEX))
+    pickled = pickled_files(folder) if allow_pickle and not has_safetensors else []
+    return pickled or weight_files(folder)
+
+
+def pickled_files(folder: Path) -> list[Path]:
+    return sorted(path for pattern in PICKLED for path in folder.glob(pattern))
+
+
+def read_pickled(files: Sequence[Path]) -> dict[str, Tensor]:
+    """The weights in pickled files, by a reader that makes tensors and runs nothing."""
+    found: dict[str, Tensor] = {}
+    for path in files:
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except Exception as error:  # a pickle can fail in any way
+            reason = " ".join(str(error).split())[:200]
+            raise ValueError(f"{path} does not hold weights alone, or is damaged: {reason}") from error
+        if not isinstance(state, dict) or not all(isinstance(each, Tensor) for each in state.values()):
+            raise ValueError(f"{path} does not hold weights alone: a dictionary of names and tensors is read")
+        found.update({_bare(str(name)): weight for name, weight in state.items()})
+    return found
+
+
+def _bare(name: str) -> str:
+    """Without the prefixes that wrappers of training leave behind."""
+    return re.sub(r"^(module\.|_orig_mod\.)+", "", name)
+
+
+# What fits
+
+
+def check_layers(source: object, layers: int, shapes: Mapping[str, Shape]) -> None:
+    """A configuration of far more layers than there are weights is refused before even an empty model is built."""
+    found = len({match[0] for name in shapes if (match := re.match(r"(\w+\.)*?\w+\.\d+\.", name))})
+    if layers > found + 64:
+        raise ValueError(f"the checkpoint {source} lacks weights: config.json has {layers} layers, the weights have {found}")
+
+
+def check_fit(
+    source: object, model: nn.Module, shapes: Mapping[str, Shape], tied: Collection[str], ignored: Sequence[str]
+) -> None:
+    """The names and shapes of the weights are those of the model, which is on the meta device."""
+    wanted = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+    unexpected = [name for name in shapes.keys() - wanted if not any(re.search(each, name) for each in ignored)]
+    misfits = [
+        f"{name} ({_shape(shapes[name])}, where config.json says {_shape(wanted[name])})"
+        for name in sorted(wanted.keys() & shapes)
+        if shapes[name] != wanted[name]
+    ]
+    _refuse(source, "lacks", wanted.keys() - shapes.keys() - set(tied))
+    _refuse(source, "has unexpected", unexpected)
+    _refuse(source, "misfits", misfits)
+
+
+def _shape(shape: Shape) -> str:
+    return " × ".join(map(str, shape)) or "a number"
+
+
+def _refuse(source: object, problem: str, names: Collection[str]) -> None:
+    if names:
+        raise ValueError(f"the checkpoint {source} {problem} weights: {_some(sorted(names))}")
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
 def loaded_bytes(files: list[Path], dtype: torch.dtype | None) -> int:
     """What the weights take once they are loaded in this dtype (None: as they are stored), by the files' headers."""
     total = 0
     for path in files:
+        if path.suffix != ".safetensors":
+            total += path.stat().st_size  # a pickle does not tell in advance
+            continue
         with safe_open(path, framework="pt") as handle:
             for name in handle.keys():  # noqa: SIM118 (the handle is no mapping)
                 part = handle.get_slice(name)
@@ -97,10 +210,7 @@ def check_names(source: object, info: dict[str, Any]) -> None:
         ("unexpected_keys", "has unexpected"),
         ("mismatched_keys", "misfits"),
     ):
-        found = sorted(str(entry[0] if isinstance(entry, tuple) else entry) for entry in info.get(kind, ()))
-        if found:
-            shown = ", ".join(found[:8]) + (f" and {len(found) - 8} more" if len(found) > 8 else "")
-            raise ValueError(f"the checkpoint {source} {problem} weights: {shown}")
+        _refuse(source, problem, {str(entry[0] if isinstance(entry, tuple) else entry) for entry in info.get(kind, ())})
 
 
 def check_finite(model: nn.Module, source: object) -> None:

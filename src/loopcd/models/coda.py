@@ -41,8 +41,8 @@ class CodaModel(LoopedModel):
         """From latents to what the head reads, [rows, time, width]; with `last`, of the last token only."""
         raise TypeError(f"{type(self).__name__} does not say what its coda is")
 
-    def make_rotary(self, position_ids: Tensor, length: int) -> Any:
-        """The family's own form of these positions, all below `length`."""
+    def make_rotary(self, position_ids: Tensor, length: int, input_ids: Tensor | None = None) -> Any:
+        """The family's own form of these positions, all below `length`; of the tokens there, where it needs them again."""
         raise TypeError(f"{type(self).__name__} does not say how it writes positions")
 
     @property
@@ -73,9 +73,9 @@ class CodaModel(LoopedModel):
         read = self._catch_up(parked.branch, parked.states[-1].tokens, count)
         return read if rows is None else read[rows]
 
-    def read_latents(self, latents: Tensor) -> Tensor:
+    def read_latents(self, latents: Tensor, input_ids: Tensor | None = None) -> Tensor:
         tokens, position_ids = self.open_pass(latents, None, None, None)
-        rotary = self.make_rotary(position_ids, tokens.length)
+        rotary = self.make_rotary(position_ids, tokens.length, input_ids)
         return self.through_coda(latents, rotary, tokens.mask, [None] * len(self.coda_slots), tokens.span)
 
     def read_later_tokens(self, latents: Iterable[Tensor], final: LoopState, columns: Tensor) -> Iterator[Tensor]:
@@ -84,11 +84,13 @@ class CodaModel(LoopedModel):
         tokens = final.tokens
         slots = [Slot(LoopCache()) for _ in self.coda_slots]
         self.through_coda(final.hidden, tokens.rotary, tokens.mask, slots, tokens.span)
-        stop, blocks = tokens.span.stop, columns.split(AT_ONCE, dim=1)
+        stop, ids = tokens.span.stop, self.ids_in(tokens.rotary)
+        blocks = [
+            (at, self.make_rotary(at, stop, None if ids is None else ids.gather(1, at))) for at in columns.split(AT_ONCE, dim=1)
+        ]
         for each in latents:
             parts = zip(each.split(AT_ONCE, dim=1), blocks, strict=True)
-            read = [self._beside(x, self.make_rotary(at, stop), slots, at, stop, None, None) for x, at in parts]
-            yield joined(read)
+            yield joined([self._beside(x, rotary, slots, at, stop, None, None) for x, (at, rotary) in parts])
 
     # -- the shared coda ----------------------------------------------------------------------------------------------
 
@@ -157,7 +159,7 @@ class CodaModel(LoopedModel):
         x, span = branch.due(tokens.span, count)
         valid = None if cache.valid is None else cache.valid[:, : span.stop]
         mask = self.make_mask(span, valid, x.device)
-        rotary = self.make_rotary(positions_of(span, valid, x.device), span.stop)
+        rotary = self.make_rotary(positions_of(span, valid, x.device), span.stop, cache.remembered(span))
         return self.through_coda(x, rotary, mask, branch.slots, span, last=count == 1)[:, -count:]
 
 

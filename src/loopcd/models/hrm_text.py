@@ -5,21 +5,50 @@ transformers' own model keeps its parameters and layers; this class only says ho
     begin     embeddings × scale; low-level state z_L           z_H = x
     advance   L_cycles of the low-level stack, one of the high   z_L ← L(z_L + z_H) …, z_H ← H(z_H + z_L)
     readout   z_H, which the high-level stack has normed
+
+It was trained on prompts that are read in both directions and answers that are read causally. `token_type_ids` say which is
+which, as in transformers' own class: 1 for a token that sees all others of type 1. Where it writes, the prompt is of type
+1 unless they are given; a plain forward pass, as in transformers, takes a text without them to be causal.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.models.hrm_text.configuration_hrm_text import HrmTextConfig
 from transformers.models.hrm_text.modeling_hrm_text import HrmTextForCausalLM
 
 from loopcd.models.cache import LoopCache
+from loopcd.models.checkpoint import Shape
 from loopcd.models.stages import LoopedModel, LoopState, Pass, checked_loops
+
+_FUSED = {
+    "mlp.gate_up_proj.weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
+    "attn.gqkv_proj.weight": tuple(f"self_attn.{part}_proj.weight" for part in ["gate", "q", "k", "v"]),
+}
 
 
 class LoopedHrmText(LoopedModel, HrmTextForCausalLM):
     config_class = HrmTextConfig
+    kinds = ("hrm_text",)
+
+    @classmethod
+    def layer_total(cls, config: HrmTextConfig) -> int:
+        return 2 * (config.num_layers_per_stack or 0)
+
+    @classmethod
+    def as_loaded(cls, shapes: dict[str, Shape]) -> dict[str, Shape]:
+        """The public checkpoint has some projections as one; transformers takes them apart."""
+        found = {}
+        for name, shape in shapes.items():
+            fused = next((each for each in _FUSED if name.endswith(each)), None)
+            parts = _FUSED[fused] if fused else (name.replace(".attn.o_proj.", ".self_attn.o_proj."),)
+            for part in parts:
+                whole = name.removesuffix(fused) + part if fused else part
+                found[whole] = (shape[0] // len(parts), *shape[1:]) if fused else shape
+        return found
 
     @property
     def num_loops(self) -> int:
@@ -35,6 +64,18 @@ class LoopedHrmText(LoopedModel, HrmTextForCausalLM):
     def slot_count(self, num_loops: int | None = None) -> int:
         return (num_loops or self.num_loops) * len(self.loop_slots(1))
 
+    def prompt_options(
+        self, input_ids: Tensor | None, token_type_ids: Tensor | None = None, given_only: bool = False
+    ) -> dict[str, Any]:
+        types = token_type_ids
+        if types is None:
+            if given_only or input_ids is None or not self.config.prefix_lm:
+                return {}
+            types = torch.ones_like(input_ids)
+        if not self.config.prefix_lm and bool(types.any()):
+            raise ValueError("token_type_ids: this HRM-Text has prefix_lm=False, its prompts are causal; leave them out")
+        return {"token_type_ids": types} if bool(types.any()) else {}
+
     def begin(
         self,
         input_ids: Tensor | None = None,
@@ -44,14 +85,20 @@ class LoopedHrmText(LoopedModel, HrmTextForCausalLM):
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         init_seed: int | Sequence[int] | None = None,
+        token_type_ids: Tensor | None = None,
     ) -> LoopState:
+        """`token_type_ids` [batch, time] are 1 where a token is part of the prompt; they count for a text's first pass."""
         if init_seed is not None:
             raise ValueError("init_seed is for models that start from a random latent state (Huginn), not for HRM-Text")
         x = self.embedded(input_ids, inputs_embeds) * (self.config.embedding_scale or 1.0)
         tokens, position_ids = self.open_pass(x, cache, attention_mask, position_ids)
+        mask = tokens.mask
+        if token_type_ids is not None and tokens.span.start == 0:
+            valid = None if attention_mask is None else attention_mask[:, -x.shape[1] :].bool()
+            mask = prefix_mask(token_type_ids == 1, valid)
         rotary = self.model.rotary_emb(x, position_ids)
         low = self.model.z_L_init.to(x).expand_as(x)
-        return LoopState(x, 0, Pass(tokens.span, cache, tokens.mask, rotary), extra=low)
+        return LoopState(x, 0, Pass(tokens.span, cache, mask, rotary), extra=low)
 
     def advance(self, state: LoopState) -> LoopState:
         high, low, tokens = state.hidden, state.extra, state.tokens
@@ -71,6 +118,65 @@ class LoopedHrmText(LoopedModel, HrmTextForCausalLM):
 
     def readout(self, state: LoopState, last: bool = False) -> Tensor:
         return state.hidden[:, -1:] if last else state.hidden
+
+    # -- generation through transformers ------------------------------------------------------------------------------
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: LoopCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        num_loops: int | None = None,
+        token_type_ids: Tensor | None = None,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """As for every looped model; `token_type_ids` [batch, time] say what of the text is a prompt."""
+        # every argument stands in the signature: transformers' generate passes on only what it finds there
+        if past_key_values is not None and past_key_values.length:
+            token_type_ids = None  # they count for a text's first pass
+        return LoopedModel.forward(
+            self,
+            input_ids,
+            attention_mask,
+            position_ids,
+            past_key_values,
+            inputs_embeds,
+            labels,
+            use_cache,
+            logits_to_keep,
+            num_loops,
+            token_type_ids=token_type_ids,
+            **kwargs,
+        )
+
+    def generate(self, inputs: Tensor | None = None, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """As for every looped model; what is given to go on from is a prompt, unless `token_type_ids` say otherwise."""
+        given = kwargs.get("input_ids") if inputs is None else inputs
+        if kwargs.get("token_type_ids") is None:
+            kwargs.update(self.prompt_options(given))
+        return super().generate(inputs, **kwargs)
+
+    def _update_model_kwargs_for_generation(self, outputs: Any, model_kwargs: dict[str, Any], *args: Any, **more: Any) -> Any:
+        types = model_kwargs.get("token_type_ids")
+        updated = super()._update_model_kwargs_for_generation(outputs, model_kwargs, *args, **more)
+        if types is not None:  # what is written is no prompt
+            updated["token_type_ids"] = torch.cat([types, torch.zeros_like(types[:, :1])], dim=1)
+        return updated
+
+
+def prefix_mask(prompt: Tensor, valid: Tensor | None) -> Tensor:
+    """[rows, 1, time, time]: tokens of the prompt [rows, time] see each other, all others what is before them."""
+    time = prompt.shape[1]
+    mask = torch.ones(time, time, dtype=torch.bool, device=prompt.device).tril()
+    mask = mask | (prompt[:, :, None] & prompt[:, None, :])
+    if valid is not None:
+        mask = mask & (valid[:, None, :] | torch.eye(time, dtype=torch.bool, device=prompt.device))
+    return mask[:, None]
 
 
 def _additive(mask: Tensor | None, model: LoopedHrmText) -> Tensor | None:

@@ -1,7 +1,9 @@
 """What the families share: the norm, rotary positions, attention and its masks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
+from math import pi
 from typing import Any, Literal
 
 import torch
@@ -39,6 +41,34 @@ def _scalar(value: float) -> Tensor:
     return torch.tensor(value)
 
 
+@dataclass(frozen=True)
+class Llama3Scaling:
+    """Slower rotations for the long wavelengths, so that a model trained on short texts reads longer ones."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_position_embeddings: int
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any] | None) -> "Llama3Scaling | None":
+        """From a configuration's `rope_scaling`: None where it names no scaling."""
+        kind = None if not fields else fields.get("rope_type", fields.get("type"))
+        if not fields or kind == "default":
+            return None
+        wanted = tuple(cls.__dataclass_fields__)
+        if kind != "llama3" or any(not isinstance(fields.get(name), int | float) for name in wanted):
+            raise ValueError(f"rope_scaling={dict(fields)!r}: none, or rope_type 'llama3' with {', '.join(wanted)}")
+        return cls(*(fields[name] for name in wanted))
+
+    def __call__(self, frequencies: Tensor) -> Tensor:
+        """Frequencies [head_dim / 2] whose wavelength is past the trained length are divided by `factor`, short ones stay."""
+        turns = self.original_max_position_embeddings * frequencies / (2 * pi)  # in the trained length
+        low, high = self.low_freq_factor, self.high_freq_factor
+        kept = ((turns - low) / (high - low)).clamp(0, 1)
+        return (1 - kept) * frequencies / self.factor + kept * frequencies
+
+
 class RotaryTable:
     """cos and signed sin of the rotary angles, looked up by position; made in float32 as far as positions were asked for.
 
@@ -46,8 +76,14 @@ class RotaryTable:
     It is no buffer of the model: it follows from the configuration, and a checkpoint's rounded copy must not replace it.
     """
 
-    def __init__(self, base: float, head_dim: int, paired: Literal["neighbours", "halves"]) -> None:
-        self.base, self.head_dim, self.paired = base, head_dim, paired
+    def __init__(
+        self,
+        base: float,
+        head_dim: int,
+        paired: Literal["neighbours", "halves"],
+        scaling: Llama3Scaling | None = None,
+    ) -> None:
+        self.base, self.head_dim, self.paired, self.scaling = base, head_dim, paired, scaling
         self._made: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
 
     def __call__(self, positions: Tensor, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -61,7 +97,10 @@ class RotaryTable:
 
     def _make(self, length: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         exponents = torch.arange(0, self.head_dim, 2, dtype=torch.float32, device=device) / self.head_dim
-        angles = torch.arange(length, device=device)[:, None].float() * (1.0 / self.base**exponents)
+        frequencies = 1.0 / self.base**exponents
+        if self.scaling is not None:
+            frequencies = self.scaling(frequencies)
+        angles = torch.arange(length, device=device)[:, None].float() * frequencies
         cos, sin = angles.cos(), angles.sin()  # [length, head_dim / 2]
         if self.paired == "halves":
             both = torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
@@ -135,6 +174,37 @@ class LoopedLayer(nn.Module):
             x, query = x[:, -1:], query[:, :, -1:]
             mask = mask[:, :, -1:] if mask is not None and mask.ndim == 4 else mask
         return after(x, attention(self, query, key, value, mask))
+
+
+class LlamaAttention(nn.Module):
+    """The projections of Llama's attention, under its names; Ouro's and Nanbeige's too."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, self.heads * self.head_dim, bias=False)
+        self.k_proj = nn.Linear(config.hidden_size, self.kv_heads * self.head_dim, bias=False)
+        self.v_proj = nn.Linear(config.hidden_size, self.kv_heads * self.head_dim, bias=False)
+        self.o_proj = nn.Linear(self.heads * self.head_dim, config.hidden_size, bias=False)
+
+    def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each [rows, heads, time, head_dim], with the positions in them."""
+        rows, time, _ = x.shape
+        qk = torch.cat([self.q_proj(x), self.k_proj(x)], dim=-1).view(rows, time, -1, self.head_dim)
+        qk = rotate_halves(qk, cos, sin).transpose(1, 2)
+        value = self.v_proj(x).view(rows, time, -1, self.head_dim)
+        return qk[:, : self.heads], qk[:, self.heads :], value.transpose(1, 2)
+
+
+class LlamaMLP(nn.Module):
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 def eager_attention(

@@ -13,11 +13,10 @@ from transformers.utils import logging as transformers_logging
 
 from loopcd.models import checkpoint
 from loopcd.models.memory import free_bytes, gigabytes
-from loopcd.models.presets import FAMILIES, PUBLIC
+from loopcd.models.presets import PUBLIC, family_in
 from loopcd.models.stages import LoopedModel, checked_loops
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_WANTED = ["*.json", "*.safetensors", "tokenizer*", "*.model", "*.txt", "*.jinja"]
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -28,6 +27,7 @@ def load(
     device: str | torch.device | None = None,
     num_loops: int | None = None,
     compile: bool = False,
+    allow_pickle: bool = False,
     revision: str | None = None,
     token: str | bool | None = None,
     device_map: str | dict[str, Any] | None = None,
@@ -38,6 +38,7 @@ def load(
 
     `name` is a built-in model, a folder, or a hub id. `dtype` is the checkpoint's own unless given; `num_loops` runs
     fewer or more loops than the model was trained for. `compile` compiles the layers' parts (some time at the first passes).
+    `allow_pickle` also takes weights in pickled files, where there are no others: their tensors, and nothing else of them.
     `revision` and `token` are for the hub. `device_map` (as "auto", over several GPUs) takes the place of `device`; it,
     `quantization_config` and `attn_implementation` are transformers' own.
     """
@@ -46,14 +47,8 @@ def load(
     wanted_dtype, wanted_device = checked_dtype(dtype), checked_device(device)
     if num_loops is not None:
         checked_loops(num_loops, 0)
-    folder = find(name, revision, token)
-    config = checkpoint.read_config(folder)
-    family = FAMILIES.get(str(config.get("model_type")))
-    if family is None:
-        raise ValueError(f"{name} has model type {config.get('model_type')!r}: looped models are {', '.join(FAMILIES)}")
-    checkpoint.check_config(family.config_class, folder)
-    files = checkpoint.weight_files(folder)
-    checkpoint.check_readable(files)
+    folder = find(name, allow_pickle=allow_pickle, revision=revision, token=token)
+    family = family_in(folder)
     given = {
         "device_map": device_map,
         "quantization_config": quantization_config,
@@ -62,16 +57,19 @@ def load(
     options = {key: value for key, value in given.items() if value is not None}
     placed = device_map is not None or quantization_config is not None
     if not placed:
-        _check_room(name, folder, files, wanted_dtype, wanted_device)
-    model = _read(family, folder, wanted_dtype, options)
+        _check_room(name, folder, checkpoint.files_to_read(folder, allow_pickle), wanted_dtype, wanted_device)
+    model = _read(family, folder, dtype=wanted_dtype or "auto", allow_pickle=allow_pickle, **options)
     checkpoint.check_finite(model, name)
     if num_loops is not None:
         model.set_num_loops(num_loops)
     if compile:
         model.compile_loops()
+    tokenizer = load_tokenizer(folder)
+    if tokenizer is not None:
+        _agree(model, tokenizer)
     if not placed:
         model = model.to(wanted_device)  # pyright: ignore[reportArgumentType]
-    return model.eval(), _tokenizer(folder)
+    return model.eval(), tokenizer
 
 
 def built_in() -> dict[str, Path]:
@@ -80,8 +78,14 @@ def built_in() -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(assets.glob("*/config.json"))}
 
 
-def find(name: str | Path, revision: str | None = None, token: str | bool | None = None) -> Path:
-    """The folder of a built-in model, of a local one, or of one downloaded from the hub."""
+def find(
+    name: str | Path,
+    weights: bool = True,
+    allow_pickle: bool = False,
+    revision: str | None = None,
+    token: str | bool | None = None,
+) -> Path:
+    """The folder of a built-in model, of a local one, or of one downloaded from the hub, without its weights if need be."""
     if str(name) in built_in():
         return built_in()[str(name)]
     if Path(name).is_dir():
@@ -92,7 +96,9 @@ def find(name: str | Path, revision: str | None = None, token: str | bool | None
     if not _HUB_ID.fullmatch(str(name)) or str(name).startswith("."):
         raise ValueError(f"there is no model {str(name)!r}: name one of {known}, a folder, or a hub id OWNER/NAME")
     try:
-        return Path(snapshot_download(str(name), revision=revision, token=token, allow_patterns=_WANTED))
+        wanted = [pattern for pattern in checkpoint.WANTED if weights or pattern != checkpoint.SAFETENSORS]
+        wanted += checkpoint.PICKLED if weights and allow_pickle else ()
+        return Path(snapshot_download(str(name), revision=revision, token=token, allow_patterns=wanted))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(
@@ -113,8 +119,8 @@ def checked_device(device: str | torch.device | None) -> torch.device:
         return torch.device(_accelerators()[0])
     try:
         wanted = torch.device(device)
-        torch.empty(0, device=wanted)
-    except (RuntimeError, AssertionError) as error:
+        torch.ones(1, device=wanted).item()  # the meta device makes tensors, but computes nothing
+    except Exception as error:  # each backend raises its own kinds
         available = ", ".join(sorted(_accelerators()))
         raise ValueError(f"device={str(device)!r} cannot be used here (available: {available})") from error
     return wanted
@@ -136,32 +142,42 @@ def _check_room(name: object, folder: Path, files: list[Path], dtype: torch.dtyp
         raise MemoryError(f"the weights of {name} take {gigabytes(needed)}, but {gigabytes(free)} are free on {device}")
 
 
-def _read(family: type[LoopedModel], folder: Path, dtype: torch.dtype | None, given: dict[str, Any]) -> LoopedModel:
-    # weights of another shape are named by check_names; transformers' own error only points at a printed table
-    options: dict[str, Any] = {"dtype": dtype or "auto", "output_loading_info": True, "ignore_mismatched_sizes": True, **given}
+def _read(family: type[LoopedModel], folder: Path, **options: Any) -> LoopedModel:
     shown, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     try:
-        model, info = family.from_pretrained(folder, **options)
+        return family.from_pretrained(folder, **options)
     except RuntimeError as error:
         raise ValueError(f"the checkpoint {folder} does not fit its config.json: {error}") from error
     finally:
         transformers_logging.set_verbosity(verbosity)
         if shown:
             transformers_logging.enable_progress_bar()
-    checkpoint.check_names(folder, info)
-    return model
 
 
-def _tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase | None:
+    """The tokenizer of a model's folder, padding on the left; None where there is none."""
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         return None
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # tokenizers raises plain Exception
         raise ValueError(f"the tokenizer in {folder} cannot be read: {error}") from error
     tokenizer.padding_side = "left"
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def _agree(model: LoopedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """A text ends by the checkpoint's end tokens or the tokenizer's; other tokens that it does not name are the tokenizer's."""
+    config = model.generation_config
+    if config is None:
+        return
+    listed = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+    ends = list(dict.fromkeys(token for token in (*listed, tokenizer.eos_token_id) if token is not None))
+    config.eos_token_id = ends if len(ends) > 1 else next(iter(ends), None)
+    for name in ("bos_token_id", "pad_token_id"):
+        if getattr(config, name) is None:
+            setattr(config, name, getattr(tokenizer, name))

@@ -14,18 +14,16 @@ A model may be spread over several devices: then each stage gives its result on 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from loopcd.models.cache import LoopCache
-from loopcd.models.checkpoint import weight_files
 from loopcd.models.generation import LoopedGenerationMixin, checked_loops, heard_loops
 from loopcd.models.layers import LoopedLayer, causal_mask
+from loopcd.models.reading import CheckedModel
 from loopcd.models.slots import Span
 
 Coda = Literal["own", "shared"]
@@ -124,7 +122,7 @@ class LoopState:
         return LoopState(self.hidden[index], self.loop, self.tokens.keep(index), extra)
 
 
-class LoopedModel(PreTrainedModel, LoopedGenerationMixin):
+class LoopedModel(CheckedModel, LoopedGenerationMixin):
     """The stages' interface and what is built on it; the families derive from this."""
 
     supports_gradient_checkpointing = False
@@ -184,6 +182,17 @@ class LoopedModel(PreTrainedModel, LoopedGenerationMixin):
     def max_context(self) -> int:
         return self.config.max_position_embeddings
 
+    def prompt_options(
+        self, input_ids: Tensor | None, token_type_ids: Tensor | None = None, given_only: bool = False
+    ) -> dict[str, Any]:
+        """What `begin` is told about a prompt beside its tokens: nothing, except where prompts are read otherwise than text.
+
+        `token_type_ids` [batch, time] are the caller's own; with `given_only` nothing is told without them.
+        """
+        if token_type_ids is not None and bool(token_type_ids.any()):
+            raise ValueError(f"token_type_ids: {type(self).__name__} does not read a prompt in both directions; leave them out")
+        return {}
+
     # -- early readouts -----------------------------------------------------------------------------------------------
 
     def park(self, state: LoopState, coda: Coda = "shared") -> Any:
@@ -202,9 +211,16 @@ class LoopedModel(PreTrainedModel, LoopedGenerationMixin):
         """
         return parked[:, -count:] if rows is None else parked[rows, -count:]
 
-    def read_latents(self, latents: Tensor) -> Tensor:
-        """What the head would read of whole texts' latents [texts, time, width], at whatever loops they are."""
+    def read_latents(self, latents: Tensor, input_ids: Tensor | None = None) -> Tensor:
+        """What the head would read of whole texts' latents [texts, time, width], at whatever loops they are.
+
+        `input_ids` [texts, time] are those of the texts, where `ids_in` has them.
+        """
         return latents
+
+    def ids_in(self, rotary: Any) -> Tensor | None:
+        """The token ids [rows, time] that go along with a pass's positions; None where no later stage needs them."""
+        return None
 
     # -- helpers for the families -------------------------------------------------------------------------------------
 
@@ -298,15 +314,6 @@ class LoopedModel(PreTrainedModel, LoopedGenerationMixin):
     def new_cache(self, exited: Literal["last", "skip"] = "last", limit: int | None = None) -> LoopCache:
         return LoopCache(exited, limit)
 
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """transformers' `from_pretrained`, which reads safetensors only."""
-        if kwargs.get("use_safetensors") is False:
-            raise ValueError("use_safetensors=False: loopcd reads safetensors only")
-        if pretrained_model_name_or_path is not None and Path(pretrained_model_name_or_path).is_dir():
-            weight_files(Path(pretrained_model_name_or_path) / kwargs.get("subfolder", ""))
-        return super().from_pretrained(pretrained_model_name_or_path, *args, **{**kwargs, "use_safetensors": True})
-
     # -- the forward pass ---------------------------------------------------------------------------------------------
 
     def forward(
@@ -325,9 +332,7 @@ class LoopedModel(PreTrainedModel, LoopedGenerationMixin):
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """begin, advance × `num_loops`, readout, head. `hidden_states` are the latents after 0, 1, … loops."""
-        token_types = kwargs.get("token_type_ids")
-        if token_types is not None and bool(token_types.any()):
-            raise ValueError("token_type_ids: a prompt that attends in both directions is not supported; leave them out")
+        told = self.prompt_options(input_ids, kwargs.pop("token_type_ids", None), given_only=True)
         num_loops = heard_loops(num_loops, kwargs)
         if past_key_values is None and use_cache and not self.training:  # only where it is asked for: it is large
             past_key_values = self.new_cache()
@@ -338,6 +343,7 @@ class LoopedModel(PreTrainedModel, LoopedGenerationMixin):
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
             init_seed=init_seed,
+            **told,
         )
         latents = [state.hidden]
         for _ in range(checked_loops(num_loops, self.num_loops)):

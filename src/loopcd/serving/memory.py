@@ -26,15 +26,13 @@ class Room:
         return self.tokens // context
 
 
-def room(config: PreTrainedConfig, device_bytes: float, amateurs: int = 1, dtype: torch.dtype = torch.bfloat16) -> Room:
+def room(config: PreTrainedConfig, device_bytes: float, dtype: torch.dtype = torch.bfloat16) -> Room:
     """(0.92 × device − weights − activations) / (2 × slots × key/value heads × head size × bytes of a number).
 
-    `amateurs` are the amateur loops that the engine is started for: each takes Huginn another set of coda slots.
+    Amateurs take no slots: they read out through the expert's.
     """
     model = empty_model(config)
-    extra = amateurs * getattr(config, "n_layers_in_coda", 0)
-    slots = model.slot_count() + extra
     weights = sum(weight.numel() for weight in model.parameters()) * dtype.itemsize
-    token = cache_bytes(model, 1, dtype=dtype) // model.slot_count() * slots
+    token = cache_bytes(model, 1, dtype=dtype)
     free = UTILISATION * device_bytes - weights - ACTIVATIONS
-    return Room(slots, weights, token, max(0, int(free // token)))
+    return Room(model.slot_count(), weights, token, max(0, int(free // token)))

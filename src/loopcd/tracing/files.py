@@ -4,26 +4,35 @@ Each trace takes a few arrays named `000000/tokens`, `000000/loops` and so on, s
 """
 
 import json
+import os
 import zipfile
-import zlib
 from collections.abc import Sequence
 from io import BytesIO
+from math import isfinite
 from pathlib import Path
-from types import TracebackType
+from types import TracebackType, UnionType
 from typing import Any, overload
 
 import numpy as np
 
 from loopcd.tracing.trace import LoopTrace, starts_of
+from loopcd.tracing.writing import open_plain
 
 VERSION = 1
+LARGEST = 256_000_000  # bytes of one trace, unpacked
+LARGEST_FACTS = 16_000_000  # of these, what is said in words: JSON takes many times its size when it is read
+DEEPEST = 20  # lists and objects within each other in `extra`
 _TOKENS = ("token_ids", "winner", "unconstrained", "plausible_count", "exit_loop")  # stacked as int32 [5, n]
 _LOOPS = ("logit", "runner_up", "log_norm", "entropy", "change")  # stacked as float32 [5, n, L]
 _OWN = ("prompt_ids", "top_ids", "top_logits", "plausible_ids", "plausible_logits")
-_FACTS = (
-    *("prompt", "text", "pieces", "amateur_loop", "strength", "plausibility", "num_loops", "model", "method"),
-    *("init_seed", "token_texts", "extra"),
-)
+_FACTS: dict[str, type | UnionType] = {  # and what JSON holds of each
+    **dict.fromkeys(("prompt", "text", "model", "method"), str),
+    **dict.fromkeys(("amateur_loop", "num_loops"), int),
+    **dict.fromkeys(("strength", "plausibility"), int | float),
+    **dict.fromkeys(("token_texts", "extra"), dict),
+    "pieces": list,
+    "init_seed": int | None,
+}
 
 
 class TraceWriter:
@@ -35,7 +44,9 @@ class TraceWriter:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.written = 0
-        self._file = zipfile.ZipFile(self.path, "w", zipfile.ZIP_DEFLATED, compresslevel=4)
+        self._target = os.fdopen(open_plain(self.path, os.O_RDWR | os.O_CREAT), "w+b")
+        self._target.truncate(0)
+        self._file = zipfile.ZipFile(self._target, "w", zipfile.ZIP_DEFLATED, compresslevel=4)
 
     def add(self, trace: LoopTrace) -> None:
         """Append one trace."""
@@ -46,6 +57,7 @@ class TraceWriter:
 
     def close(self) -> None:
         self._file.close()
+        self._target.close()
 
     def __enter__(self) -> "TraceWriter":
         return self
@@ -61,7 +73,9 @@ class TraceFile(Sequence[LoopTrace]):
         self.path = Path(path)
         try:
             self._file = zipfile.ZipFile(self.path)
-        except zipfile.BadZipFile as error:
+        except Exception as error:  # zipfile raises many kinds on a file that only looks like one
+            if isinstance(error, OSError) and error.filename is not None:  # not there, not allowed
+                raise
             raise ValueError(f"{self.path} is not a file of traces, or was not written to its end") from error
         self._names = set(self._file.namelist())
         numbers = {name.partition("/")[0] for name in self._names}
@@ -71,6 +85,11 @@ class TraceFile(Sequence[LoopTrace]):
 
     def __len__(self) -> int:
         return len(self._numbers)
+
+    @property
+    def unpacked(self) -> int:
+        """Bytes of all traces."""
+        return sum(member.file_size for member in self._file.infolist())
 
     @overload
     def __getitem__(self, index: int) -> LoopTrace: ...
@@ -82,14 +101,27 @@ class TraceFile(Sequence[LoopTrace]):
         return self._trace(self._numbers[index])
 
     def _trace(self, number: str) -> LoopTrace:
+        names = ("facts", "tokens", "loops", *_OWN)
         try:
-            names = ("facts", "tokens", "loops", *_OWN)
+            self._check_size([f"{number}/{name}.npy" for name in names])
             return _unpacked({name: self._array(f"{number}/{name}.npy") for name in names})
-        except (KeyError, TypeError, ValueError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        except Exception as error:  # whatever zipfile, zlib, numpy and json raise on what is not of their making
             raise ValueError(f"{self.path}, trace {int(number)}: {_reason(error)}") from error
 
+    def _check_size(self, names: Sequence[str]) -> None:
+        """Before anything is unpacked. Of other ways of packing, zipfile cannot unpack a part."""
+        members = [self._file.getinfo(name) for name in names]
+        if any(each.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for each in members):
+            raise ValueError("packed in another way than numpy packs")
+        for size, most in ((members[0].file_size, LARGEST_FACTS), (sum(each.file_size for each in members), LARGEST)):
+            if size > most:
+                raise ValueError(f"unpacked it is larger than {most / 1e6:g} MB")
+
     def _array(self, name: str) -> np.ndarray:
-        return np.lib.format.read_array(BytesIO(self._file.read(name)), allow_pickle=False)
+        """No more is unpacked than the member says: asked for all of it, zipfile would unpack first and count then."""
+        with self._file.open(name) as member:
+            raw = member.read(self._file.getinfo(name).file_size)
+        return np.lib.format.read_array(BytesIO(raw), allow_pickle=False)
 
     def close(self) -> None:
         self._file.close()
@@ -115,12 +147,17 @@ def _packed(trace: LoopTrace) -> dict[str, np.ndarray]:
 
 
 def _unpacked(arrays: dict[str, np.ndarray]) -> LoopTrace:
-    facts: dict[str, Any] = json.loads(arrays["facts"].tobytes().decode("utf-8", "surrogatepass"))
+    facts: Any = json.loads(
+        arrays["facts"].tobytes().decode("utf-8", "surrogatepass"), parse_constant=_number, parse_float=_number
+    )
+    if not isinstance(facts, dict):
+        raise ValueError("it says nothing of itself")
     version = facts.pop("version", None)
     if version != VERSION:
         raise ValueError(f"version {version!r} of the format: this release reads version {VERSION}")
     if set(facts) != set(_FACTS):
         raise ValueError(f"it should say {', '.join(sorted(set(_FACTS) ^ set(facts)))} otherwise")
+    _check_facts(facts)
     facts["pieces"] = tuple(facts["pieces"])
     facts["token_texts"] = {int(token): text for token, text in facts["token_texts"].items()}
     tokens = dict(zip(_TOKENS, arrays["tokens"], strict=True))
@@ -132,6 +169,30 @@ def _unpacked(arrays: dict[str, np.ndarray]) -> LoopTrace:
         plausible_start=starts_of(tokens["plausible_count"]),
         **facts,
     )
+
+
+def _check_facts(facts: dict[str, Any]) -> None:
+    """Whoever reads a trace may rely on its types."""
+    for name, kind in _FACTS.items():
+        if not isinstance(facts[name], kind) or isinstance(facts[name], bool):
+            raise ValueError(f"{name} is a {type(facts[name]).__name__}")
+    if not all(isinstance(text, str) for text in (*facts["pieces"], *facts["token_texts"].values())):
+        raise ValueError("pieces and token_texts are texts")
+    if _deeper(facts["extra"], DEEPEST):
+        raise ValueError(f"extra is nested deeper than {DEEPEST} times")
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Deep nesting can be read and then not be written again."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels < 0 or any(_deeper(each, levels - 1) for each in inner)
+
+
+def _number(text: str) -> float:
+    """JSON's own numbers; Python reads NaN, Infinity and 1e999 as well."""
+    if not isfinite(number := float(text)):
+        raise ValueError(f"{text} is no number")
+    return number
 
 
 def _reason(error: Exception) -> str:

@@ -66,7 +66,8 @@ class LiveTracer:
         """Run what has not been read, and keep what is said of the token after it."""
         ids = torch.tensor([self._unread], device=self.model.device)
         seed = {} if self.init_seed is None else {"init_seed": self.init_seed}
-        state = self.model.begin(ids, self.cache, **seed)
+        prompt = {} if self.cache.length else self.model.prompt_options(ids)
+        state = self.model.begin(ids, self.cache, **seed, **prompt)
         parked = []
         for loop in range(self.setting.num_loops):
             before, state = state, self.model.advance(state)

@@ -103,7 +103,10 @@ def _read(
     columns = torch.cat([torch.arange(len(p) - 1, len(s)) for p, s in zip(prompts, seen, strict=True)]).to(model.device)
     seeds = [item.init_seed for item in items if item.init_seed is not None]
     drawn: dict[str, Any] = {"init_seed": seeds} if seeds else {}
-    state = model.begin(ids.to(model.device), **drawn)
+    lengths = torch.tensor([len(prompt) for prompt in prompts])[:, None]
+    is_prompt = (torch.arange(ids.shape[1]) < lengths).long().to(model.device)  # [texts, time]
+    read_as = model.prompt_options(ids, is_prompt) if model.prompt_options(ids) else {}
+    state = model.begin(ids.to(model.device), **drawn, **read_as)
     readouts, latents, changes = [], [], []
     for _ in range(setting.num_loops):
         before, state = state, model.advance(state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from math import inf
 from pathlib import Path
 
 import torch
@@ -48,8 +49,10 @@ def train(
     `minutes` compresses the schedule to that time. `resume` continues a run that was interrupted. `trajectory` runs the
     experiment of `Plan` instead (several seeds, measured along training; always resumable) and gives its measurements.
     """
-    if minutes is not None and minutes <= 0:
+    if minutes is not None and not 0 < minutes < inf:
         raise ValueError(f"minutes must be above 0, got {minutes}")
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads must be at least 1, got {threads}")
     if recipe not in RECIPES:
         raise ValueError(f"recipe must be one of {', '.join(RECIPES)}, got {recipe!r}")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 from loopcd.evaluation.statistics import wilson
 from loopcd.evaluation.tasks.steps import VARIANTS, related
-from loopcd.training.checkpoints import RunFolder
+from loopcd.tracing import writing
+from loopcd.training.checkpoints import RunFolder, read_record
 from loopcd.training.curves import draw_curves
 from loopcd.training.trajectory import FILE, read_trajectory
 from loopcd.training.trajectory_report import draw_trajectory, early_checkpoint, trajectory_section
@@ -30,12 +30,19 @@ def install(run: str | Path, target: str | Path) -> Path:
     source, folder = RunFolder(Path(run)), Path(target)
     if not source.model.exists():
         raise ValueError(f"run {run} has no finished model: train it to the end, or resume it")
-    shutil.copytree(source.model, folder, dirs_exist_ok=True)
+    _copy(source.model, folder)
     record = source.read_run()
     record["log"] = source.read_log()
-    (folder / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+    writing.write_whole(folder / "training.json", json.dumps(record, indent=1) + "\n")
     draw_curves(source.path, folder / "curves.png")
     return folder
+
+
+def _copy(model: Path, folder: Path) -> None:
+    """The files of a saved model, by their contents."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in sorted(model.iterdir()):
+        writing.write_whole(folder / file.name, writing.read_plain(file))
 
 
 def install_trajectory(trajectory: str | Path, target: str | Path) -> Path:
@@ -43,14 +50,14 @@ def install_trajectory(trajectory: str | Path, target: str | Path) -> Path:
     source, folder = Path(trajectory), Path(target)
     records = read_trajectory(source)
     measured = {record["variant"] for record in records}
-    trained = json.loads((folder / "training.json").read_text())["recipe"]["text"]["variant"]
+    trained = read_record(folder / "training.json")["recipe"]["text"]["variant"]
     if trained not in measured:
         raise ValueError(
             f"trajectory {source} was measured on {', '.join(sorted(measured))}, "
             f"but the model in {folder} was trained on {trained}"
         )
     draw_trajectory(records, folder / "trajectory.png")
-    shutil.copyfile(source / FILE, folder / FILE)
+    writing.write_whole(folder / FILE, writing.read_plain(source / FILE))
     return folder
 
 
@@ -61,7 +68,7 @@ def install_early(trajectory: str | Path, target: str | Path) -> Path:
         raise ValueError(f"trajectory {trajectory}: no checkpoint gains by the rule in two seeds, so there is none to install")
     run, folder = RunFolder(Path(trajectory) / f"seed-{chosen['seed']}"), Path(target)
     snapshot = run.snapshot_at(chosen["tokens"])
-    shutil.copytree(snapshot if snapshot.exists() else run.model, folder, dirs_exist_ok=True)
+    _copy(snapshot if snapshot.exists() else run.model, folder)
     draw_curves(run.path, folder / "curves.png")
     record = run.read_run()
     recipe = record["recipe"]
@@ -69,15 +76,15 @@ def install_early(trajectory: str | Path, target: str | Path) -> Path:
     recipe["description"] += f"; a checkpoint of the training of {recipe['name']}: a model still learning"
     recipe["name"] = folder.name
     record["log"] = [entry for entry in run.read_log() if entry["tokens"] <= chosen["tokens"]]
-    (folder / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+    writing.write_whole(folder / "training.json", json.dumps(record, indent=1) + "\n")
     return folder
 
 
 def write_card(folder: str | Path) -> Path:
     """Write README.md of a model folder from its `training.json` and what `figures.json` holds so far."""
     path = Path(folder)
-    training = json.loads((path / "training.json").read_text())
-    figures = json.loads((path / "figures.json").read_text())
+    training = read_record(path / "training.json")
+    figures = read_record(path / "figures.json")
     variant = training["recipe"]["text"]["variant"]
     parts = [_head(training), _data(training), _recipe(training), _accuracy(figures, variant)]
     if f"dynamics/{variant}" in figures:
@@ -91,8 +98,7 @@ def write_card(folder: str | Path) -> Path:
         parts.append(notes.read_text().strip())
     parts.append(f"## Limits\n{LIMITS.format(result=VARIANTS[variant].result)}")
     card = path / "README.md"
-    card.write_text("\n\n".join(parts) + "\n")
-    return card
+    return writing.write_whole(card, "\n\n".join(parts) + "\n")
 
 
 def _head(training: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ import transformers
 from transformers import PreTrainedTokenizerFast
 
 from loopcd.models import LoopedModel
+from loopcd.tracing import writing
 from loopcd.training.optimisers import Optimisers
 
 
@@ -56,37 +57,59 @@ class RunFolder:
 
     def save_state(self, model: LoopedModel, optimisers: Optimisers, position: Position) -> None:
         state = {"model": model.state_dict(), "optimisers": optimisers.state(), "position": asdict(position)}
-        unfinished = self.state_file.with_suffix(".tmp")
-        torch.save(state, unfinished)
-        unfinished.replace(self.state_file)
+        with writing.replacing(self.state_file) as file:
+            torch.save(state, file)
 
     def load_state(self, model: LoopedModel, optimisers: Optimisers) -> Position:
-        state = torch.load(self.state_file, weights_only=True)
-        model.load_state_dict(state["model"])
-        optimisers.restore(state["optimisers"])
-        return Position(**state["position"])
+        try:
+            state = torch.load(self.state_file, weights_only=True)
+            model.load_state_dict(state["model"])
+            optimisers.restore(state["optimisers"])
+            return Position(**state["position"])
+        except Exception as error:  # torch and pickle raise many kinds
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ValueError(f"{self.state_file} cannot be gone on with ({reason}): choose another folder") from error
 
     def append_log(self, record: dict[str, Any]) -> None:
-        with self.log_file.open("a") as log:
-            log.write(json.dumps(record) + "\n")
+        writing.append(self.log_file, (json.dumps(record) + "\n").encode())
 
     def read_log(self) -> list[dict[str, Any]]:
-        if not self.log_file.exists():
-            return []
-        return [json.loads(line) for line in self.log_file.read_text().splitlines()]
+        return read_records(self.log_file)
 
     def write_run(self, record: dict[str, Any]) -> None:
         versions = {"python": platform.python_version(), "torch": torch.__version__}
         versions["transformers"] = transformers.__version__
-        (self.path / "run.json").write_text(json.dumps({**record, "versions": versions}, indent=2, default=str) + "\n")
+        writing.write_whole(self.path / "run.json", json.dumps({**record, "versions": versions}, indent=2, default=str) + "\n")
 
     def read_run(self) -> dict[str, Any]:
-        return json.loads((self.path / "run.json").read_text())
+        return read_record(self.path / "run.json")
 
 
-def export(model: LoopedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    for file in folder.iterdir():
-        file.chmod(0o644)  # safetensors writes files that only their owner can read
+def read_record(file: Path) -> dict[str, Any]:
+    """The JSON object of a file."""
+    return _record(file.read_text(), str(file))
+
+
+def read_records(file: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a file's lines; none where there is no file."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [_record(line, f"{file}, line {number}") for number, line in enumerate(lines, start=1)]
+
+
+def _record(text: str, place: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{place} is damaged: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{place} is damaged: it is no JSON object")
+    return found
+
+
+def export(model: LoopedModel, tokenizer: PreTrainedTokenizerFast, folder: Path, run: Path) -> None:
+    """Save both into a folder of the run."""
+    with writing.filling(folder, run) as made:
+        model.save_pretrained(made)
+        tokenizer.save_pretrained(made)
+        for file in made.iterdir():
+            file.chmod(0o644)  # safetensors writes files that only their owner can read

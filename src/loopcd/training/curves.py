@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from loopcd.tracing.writing import replacing
 from loopcd.training.checkpoints import RunFolder
 
 
@@ -24,8 +25,12 @@ def draw_curves(run: str | Path, picture: str | Path) -> Path:
     right.set(xlabel="million tokens", ylabel="right answers, %")
     if measured:
         right.legend(frameon=False, title=f"tuning split, {measured[-1]['problems']} problems")
-    target = Path(picture)
-    figure.savefig(target, dpi=110)
+    return saved(figure, Path(picture))
+
+
+def saved(figure: Any, target: Path) -> Path:
+    with replacing(target) as file:
+        figure.savefig(file, format=target.suffix.removeprefix(".") or "png", dpi=110)
     return target
 
 

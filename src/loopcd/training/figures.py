@@ -20,6 +20,8 @@ from loopcd.decoding import Generation
 from loopcd.evaluation.tasks import steps
 from loopcd.models import LoopedModel
 from loopcd.models.loading import load
+from loopcd.tracing.writing import write_whole
+from loopcd.training.checkpoints import read_record
 from loopcd.training.dynamics import dynamics
 from loopcd.training.effects import Effect, Setting, effects, grid
 from loopcd.training.measure import answers, right
@@ -38,7 +40,7 @@ class Extent:
 def measure_figures(folder: str | Path, extent: Extent | None = None, quiet: bool = False) -> dict[str, Any]:
     """Measure what is missing in the model folder's `figures.json`, on the variant that it was trained on and related ones."""
     model, tokenizer = load(folder)
-    variant = json.loads((Path(folder) / "training.json").read_text())["recipe"]["text"]["variant"]
+    variant = read_record(Path(folder) / "training.json")["recipe"]["text"]["variant"]
     if tokenizer is None:
         raise ValueError(f"folder {folder} holds no tokenizer")
     extent = extent or Extent()
@@ -55,12 +57,12 @@ class _Book:
 
     def __init__(self, file: Path):
         self.file = file
-        self.figures: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+        self.figures: dict[str, Any] = read_record(file) if file.exists() else {}
 
     def get(self, name: str, measure: Callable[[], Any]) -> Any:
         if name not in self.figures:
             self.figures[name] = measure()
-            self.file.write_text(json.dumps(self.figures, indent=1) + "\n")
+            write_whole(self.file, json.dumps(self.figures, indent=1) + "\n")
         return self.figures[name]
 
 

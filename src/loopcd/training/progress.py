@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 class Display:
     def __init__(self, title: str, quiet: bool = False):
-        self.console = Console(stderr=True, quiet=quiet)
+        self.console = Console(stderr=True, quiet=quiet, markup=False)
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"))
         self.bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
         self.task = self.bar.add_task(title, total=1.0, status="")

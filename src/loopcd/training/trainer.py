@@ -156,7 +156,7 @@ class Trainer:
                 self._report_model(self.folder.snapshot_at(tokens))
 
     def _report_model(self, folder: Path) -> None:
-        export(self._synchronised(), self.tokenizer, folder)
+        export(self._synchronised(), self.tokenizer, folder, self.folder.path)
 
     def _synchronised(self) -> LoopedModel:
         self.plain.load_state_dict(self.model.state_dict())

@@ -17,7 +17,8 @@ from transformers import PreTrainedTokenizerBase
 from loopcd.evaluation.tasks import steps
 from loopcd.models import LoopedModel
 from loopcd.models.loading import load
-from loopcd.training.checkpoints import RunFolder
+from loopcd.tracing import writing
+from loopcd.training.checkpoints import RunFolder, read_records
 from loopcd.training.effects import Setting, effects
 from loopcd.training.measure import answers, right, right_by_loop
 from loopcd.training.progress import Display
@@ -70,7 +71,7 @@ def run_trajectory(plan: Plan, out: str | Path, quiet: bool = False, compiled: b
         raise ValueError(f"a trajectory needs a seed and 2 checkpoints, got {plan.seeds} and {plan.checkpoints}")
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "plan.json").write_text(json.dumps(asdict(plan), indent=2) + "\n")
+    writing.write_whole(folder / "plan.json", json.dumps(asdict(plan), indent=2) + "\n")
     with Display(f"{plan.recipe} trajectory", quiet) as display:
         for seed in plan.seeds:
             _train_seed(plan, seed, folder / f"seed-{seed}", display, compiled)
@@ -80,8 +81,7 @@ def run_trajectory(plan: Plan, out: str | Path, quiet: bool = False, compiled: b
 
 def read_trajectory(out: str | Path) -> list[dict[str, Any]]:
     """One record for each (seed, tokens, variant)."""
-    file = Path(out) / FILE
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return read_records(Path(out) / FILE)
 
 
 def _train_seed(plan: Plan, seed: int, out: Path, display: Display, compiled: bool) -> None:
@@ -107,8 +107,7 @@ def _measure_seed(plan: Plan, seed: int, out: Path, display: Display) -> None:
             assert tokenizer is not None
             record = {"seed": seed, "tokens": tokens, "variant": variant, "split": plan.split}
             record |= measure_checkpoint(model, tokenizer, plan, variant)
-            with (out / FILE).open("a") as file:
-                file.write(json.dumps(record) + "\n")
+            writing.append(out / FILE, (json.dumps(record) + "\n").encode())
             display.say(f"seed {seed}, {tokens:,} tokens, {variant}: {_told(record)}")
 
 

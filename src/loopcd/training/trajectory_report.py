@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from loopcd.training.curves import saved
 from loopcd.training.effects import Effect, Setting
 
 Record = dict[str, Any]
@@ -145,9 +146,7 @@ def draw_trajectory(records: Sequence[Record], picture: str | Path, strength: fl
         lower.set(xlabel="million tokens", ylabel=f"LoopCD {strength} − greedy, points")
         for panel in (upper, lower):
             panel.legend(frameon=False, fontsize="small")
-    target = Path(picture)
-    figure.savefig(target, dpi=110)
-    return target
+    return saved(figure, Path(picture))
 
 
 def _draw_accuracy(panel: Any, records: Sequence[Record]) -> None:

@@ -4,7 +4,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +28,8 @@ import torch  # noqa: E402
 
 from loopcd.models import LoopedModel  # noqa: E402
 from loopcd.models.loading import built_in, load  # noqa: E402
-from serving.parity import Case, assert_same, random_prompts, sixteen, wanted  # noqa: E402
+from serving.parity import SMALL, Case, assert_same, random_prompts, sixteen, wanted, wanted_in_parts  # noqa: E402
 from tools import EOS, byte_tokenizer, save_model, tiny_huginn, tiny_ouro  # noqa: E402
-
-SMALL = {"dtype": "float32", "max_num_seqs": 16, "max_model_len": 256, "kv_cache_memory_bytes": 256 << 20}
 
 
 @dataclass(frozen=True)
@@ -70,6 +68,15 @@ class Subject:
         outputs = self.run(engine)
         assert_same(self.model, self.cases, [list(each.outputs[0].token_ids) for each in outputs], self.expected)
         return outputs
+
+    def check_in_parts(self, outputs: list[Any], cuts: Sequence[Sequence[int]]) -> None:
+        """The same where prompts were read in parts, cut at these tokens."""
+        expected = [self.wanted_in_parts(case, cut) for case, cut in zip(self.cases, cuts, strict=True)]
+        found = [list(each.outputs[0].token_ids) for each in outputs]
+        assert_same(self.model, self.cases, found, expected, cuts)
+
+    def wanted_in_parts(self, case: Case, cuts: Sequence[int]) -> list[int]:
+        return wanted_in_parts(self.model, case, self.tokens, cuts, self.tokenizer.eos_token_id)
 
     def run(self, engine: Any) -> list[Any]:
         from vllm import SamplingParams

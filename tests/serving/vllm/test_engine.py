@@ -13,6 +13,7 @@ from loopcd.serving.vllm.engine import VLLMEngine
 from loopcd.serving.vllm.options import EngineOptions
 
 pytestmark = pytest.mark.slow
+METHODS = ("greedy", "loopcd", "loopcd:amateur_loop=1,strength=0.6", "loopguidance:weight=0.5")
 
 
 def evaluated(out: Path, *arguments: str) -> dict[str, Any]:
@@ -24,10 +25,10 @@ def evaluated(out: Path, *arguments: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("model", ["tiny-huginn", "tiny-ouro"])
 def test_the_same_accuracies_as_the_local_engine(model: str, tmp_path: Path) -> None:
-    methods = "greedy,loopcd,loopcd:amateur_loop=1,strength=0.6"
+    methods = ",".join(METHODS)
     local = evaluated(tmp_path / "local", "--model", model, "--methods", methods)
     other = evaluated(tmp_path / "vllm", "--model", model, "--methods", methods, "--engine", "vllm")
-    assert set(other["methods"]) == set(local["methods"]) == {"greedy", "loopcd", "loopcd:amateur_loop=1,strength=0.6"}
+    assert set(other["methods"]) == set(local["methods"]) == set(METHODS)
     for name, told in local["methods"].items():
         for metric in ("strict", "flex"):
             assert other["methods"][name][metric] == told[metric], name
@@ -44,7 +45,7 @@ def lines(path: Path) -> dict[str, tuple[Any, ...]]:
 
 def test_methods_that_vllm_does_not_have_are_refused() -> None:
     engine = VLLMEngine.__new__(VLLMEngine)  # the check needs no engine
-    with pytest.raises(ValueError, match=r"--engine vllm has greedy and loopcd.*not NoiseCD"):
+    with pytest.raises(ValueError, match=r"--engine vllm has greedy, loopcd and loopguidance.*not NoiseCD"):
         engine.extra_args(NoiseCD())
     with pytest.raises(ValueError, match="whole number of at least 1"):
         VLLMEngine.load(EngineOptions("tiny-ouro"), batch_size=0)

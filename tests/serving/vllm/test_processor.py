@@ -41,6 +41,7 @@ def logits(config: Any) -> Tensor:
     """Of five rows; the model keeps what its amateurs read out there."""
     model = model_of(config)
     assert model is not None
+    model.expect(model.served.amateur_loops, [])
     width = model.config.hidden_size * (1 + len(model.served.amateur_loops))
     hidden = torch.randn(5, width, generator=torch.Generator().manual_seed(0))
     return model.compute_logits(hidden).float().clone()  # pyright: ignore[reportOptionalMemberAccess]
@@ -55,7 +56,8 @@ def wanted(config: Any, logits: Tensor, params: list[SamplingParams]) -> Tensor:
             rows.append(logits[row])
             continue
         loop, strength, plausibility = SETTINGS[id(each)]
-        amateur = model.amateur_logits(loop, torch.tensor([row]))[0].float()
+        place = model.served.amateur_loops.index(loop)
+        amateur = model.amateur_logits(torch.tensor([row]), torch.tensor([place]))[0].float()
         rows.append(rules.contrast(logits[row], amateur, strength, rules.plausible(logits[row], plausibility)))
     return torch.stack(rows)
 
@@ -124,7 +126,7 @@ def test_greedy_batches_are_left_alone(config: Any, logits: Tensor) -> None:
 
 def test_what_a_grammar_forbade_stays_forbidden(config: Any, logits: Tensor) -> None:
     processor = LoopCDProcessor(config, torch.device("cpu"), False)
-    processor.update_state(BatchUpdate(5, [], [(row, THREE, None, []) for row in range(5)], []))
+    processor.update_state(BatchUpdate(5, [], [(row, [ONE, THREE][row % 2], None, []) for row in range(5)], []))
     best = logits.argmax(dim=-1)
     logits[torch.arange(5), best] = -torch.inf
     logits[4] = -torch.inf  # nothing at all is allowed

@@ -23,7 +23,7 @@ from serving.parity import Case, assert_same
 
 pytestmark = pytest.mark.slow
 START = 1800  # seconds that a server may take to start on a busy machine
-FIELDS = ("loopcd", "loopcd_amateur_loop", "loopcd_strength", "loopcd_plausibility")
+FIELDS = ("loopcd", "loopcd_amateur_loop", "loopcd_strength", "loopcd_plausibility", "loopguidance", "loopguidance_weight")
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,8 @@ def test_the_text_is_that_of_the_tokens(server: Server) -> None:
         ({"loopcd_plausibility": 2}, "loopcd_plausibility"),
         ({"loopcd_strenght": 0.3}, "loopcd_strenght"),
         ({"loopcd": "maybe"}, "loopcd"),
+        ({"loopguidance_weight": -1}, "loopguidance_weight"),
+        ({"loopguidance_weight": 1, "loopcd": True}, "loopguidance"),
     ],
 )
 def test_a_bad_field_is_http_400_and_named(asked: dict[str, Any], field: str, server: Server) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from loopcd.analysis import paper
 from loopcd.analysis.laboratory import Answers
 from loopcd.analysis.result import Column, Estimate
+from loopcd.evaluation import paper
 from loopcd.evaluation.statistics import Comparison, compare, wilson
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import numpy as np
 
-from loopcd.analysis import paper, statistics
+from loopcd.analysis import statistics
 from loopcd.analysis.elements.columns import fraction, paper_heading, points, shown
 from loopcd.analysis.elements.element import Element
 from loopcd.analysis.elements.uncertainty import graded
@@ -15,21 +16,26 @@ from loopcd.analysis.laboratory import Laboratory
 from loopcd.analysis.result import Band, Column, Finding, Panel, Result, Series, Table, together, verdict_of
 from loopcd.analysis.scaling import PAPER_LOOPS, PEAK, scaled
 from loopcd.analysis.traced import greedy_traces
-from loopcd.decoding.selective import kind_numeric, kind_operator
+from loopcd.decoding.selective import kind_operator
+from loopcd.evaluation import paper
 
 TOP = 20
 PLURALS = {"number": "numbers", "operator": "operators", "punctuation": "punctuation", "word": "words"}
 CLASSES = tuple(PLURALS)
+NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
 
 # -- Figure 3
 
 
 def token_class(text: str) -> str:
-    """number, operator, punctuation (also line breaks and special tokens), or word."""
-    if kind_numeric(text):
+    """number, operator, punctuation (also line breaks and special tokens), or word.
+
+    As the paper's authors count here, and only here: a number may have a minus and a decimal part, and $ is an operator.
+    """
+    if NUMBER.fullmatch(text.strip()):
         return "number"
-    if kind_operator(text):
+    if kind_operator(text) or text.strip() == "$":
         return "operator"
     special = text.startswith("<") and text.endswith(">")
     return "word" if any(letter.isalnum() for letter in text) and not special else "punctuation"

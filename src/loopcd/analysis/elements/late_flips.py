@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loopcd.analysis import paper, statistics
+from loopcd.analysis import statistics
 from loopcd.analysis.elements.columns import fraction, points, shown
 from loopcd.analysis.elements.element import Element
 from loopcd.analysis.elements.uncertainty import graded
@@ -12,6 +12,7 @@ from loopcd.analysis.intervals import rate, rate_difference
 from loopcd.analysis.laboratory import Laboratory
 from loopcd.analysis.result import Cell, Column, Finding, Result, Table, Verdict, together
 from loopcd.analysis.reversion import Reversion, graded_in_rounds, resumed_texts, reversions
+from loopcd.evaluation import paper
 
 KINDS = {"early overconfidence": statistics.early_overconfident, "Late-Flip": statistics.late_flips}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loopcd.analysis import paper
 from loopcd.analysis.elements.columns import accuracy, fraction, paper_heading, points, shown, versus
 from loopcd.analysis.elements.element import Element
 from loopcd.analysis.laboratory import GREEDY, Answers, Laboratory, Wanted
@@ -12,12 +11,15 @@ from loopcd.analysis.result import Cell, Column, Estimate, Finding, Result, Tabl
 from loopcd.analysis.scaling import FEWEST_EXIT_LOOPS, PAPER_LOOPS, fewest_exit_loops
 from loopcd.analysis.speeds import NOTE, relative_speeds
 from loopcd.decoding.self_eval import label_ids
+from loopcd.evaluation import paper
 from loopcd.evaluation.results import BASELINE
 from loopcd.evaluation.specs import MethodSpec
 from loopcd.evaluation.sweep import grid
 from loopcd.evaluation.task import Split
 
 SHOWN = {"greedy": "Greedy", "mti": "MTI", "selfeval": "Self-Eval", "noisecd": "NoiseCD", "loopcd": "LoopCD"}
+BEYOND = {"loopguidance": "LoopGuidance"}  # rows that the paper does not have
+GUIDANCE = "LoopGuidance is the method of arXiv 2610.02185, which that paper calls LoopCD too: a row beyond the paper's."
 THRESHOLD = 0.03  # of early exit
 
 
@@ -26,18 +28,19 @@ THRESHOLD = 0.03  # of early exit
 
 def runnable(lab: Laboratory) -> list[str]:
     """The methods that this model can be asked to run: Self-Eval needs two labels of one token each."""
+    names = [*SHOWN, *BEYOND]
     try:
         label_ids(lab.engine.tokenizer)
     except ValueError:
-        return [name for name in SHOWN if name != "selfeval"]
-    return list(SHOWN)
+        names.remove("selfeval")
+    return names
 
 
 def grids(lab: Laboratory) -> dict[str, list[MethodSpec]]:
     draws = lab.engine.model.has_initial_state
     found = {name: grid(name, lab.family, lab.loops, draws) for name in runnable(lab)}
-    if not lab.tuned:
-        presets = {"loopcd": lab.loopcd()}
+    if not lab.tunes:
+        presets = {"loopcd": lab.table2_loopcd()}
         return {name: [presets.get(name, MethodSpec(name))] for name in found}
     return found
 
@@ -45,7 +48,7 @@ def grids(lab: Laboratory) -> dict[str, list[MethodSpec]]:
 def chosen(lab: Laboratory) -> dict[str, MethodSpec]:
     """Each method's best setting on the tuning items; of equals the first of the grid."""
     settings = grids(lab)
-    if not lab.tuned:
+    if not lab.tunes:
         return {name: specs[0] for name, specs in settings.items()}
     tried = tuple(spec for specs in settings.values() for spec in specs if len(specs) > 1)
     made = dict(zip(tried, lab.answers(*tried, split="tuning"), strict=True))
@@ -59,12 +62,12 @@ def _wanted_table2(lab: Laboratory) -> Sequence[Wanted]:
     settings = grids(lab)
     tried = tuple(spec for specs in settings.values() for spec in specs if len(specs) > 1)
     single = tuple(specs[0] for specs in settings.values() if len(specs) == 1)
-    tuning = (Wanted(tried, split="tuning"),) if lab.tuned else ()
+    tuning = (Wanted(tried, split="tuning"),) if lab.tunes else ()
     return (*tuning, Wanted(single, split=_split(lab)))
 
 
 def _split(lab: Laboratory) -> Split:
-    return "report" if lab.tuned else "test"
+    return "report" if lab.tunes else "test"
 
 
 def _table2(lab: Laboratory) -> Result:
@@ -81,19 +84,28 @@ def _table2(lab: Laboratory) -> Result:
             columns.append(Column(f"{family}_{metric}", paper_heading(family, lab.session.task, told), "percent"))
         columns.append(Column(f"{family}_speed", f"paper: {paper.NAMES[family]}, speed", "times"))
     rows = tuple(_row(lab, name, settings[name], made, speeds[name]) for name in settings)
-    practice = (
-        f"Each method's setting was chosen on {len(lab.task(split='tuning').items)} tuning items, from the paper's grids "
-        "carried over to this depth; the paper chooses on the reported items."
-        if lab.tuned
-        else "Presets; nothing was tuned."
-    )
     left_out = [f"{SHOWN[name]} cannot run: its labels are not single tokens here." for name in SHOWN if name not in settings]
-    return Result(Table(tuple(columns), rows), _best(lab, made), notes=(practice, NOTE, *left_out))
+    return Result(Table(tuple(columns), rows), _best(lab, made), notes=(_practice(lab), GUIDANCE, NOTE, *left_out))
+
+
+def _practice(lab: Laboratory) -> str:
+    """Where the settings come from."""
+    if lab.tunes:
+        return (
+            f"Each method's setting was chosen on {len(lab.task(split='tuning').items)} tuning items, from the paper's grids "
+            "carried over to this depth; the paper chooses on the reported items."
+        )
+    if lab.published is not None:
+        return (
+            "LoopCD has the paper's own setting for this benchmark, the best of its grid on these very items; the others have "
+            "their defaults, since the paper does not say which of theirs was best."
+        )
+    return "Presets; nothing was tuned."
 
 
 def _row(lab: Laboratory, name: str, spec: MethodSpec, made: dict[str, Answers], speed: Estimate) -> tuple[Cell, ...]:
     metrics = lab.task().metrics
-    cells: list[Cell] = [SHOWN[name], spec.label.partition(":")[2] or "–"]
+    cells: list[Cell] = [(SHOWN | BEYOND)[name], spec.label.partition(":")[2] or "–"]
     cells += [accuracy(made[name], metric) for metric in metrics]
     if name == BASELINE:
         cells += [None, None, None, None, 1.0]
@@ -108,7 +120,7 @@ def _row(lab: Laboratory, name: str, spec: MethodSpec, made: dict[str, Answers],
 
 def _best(lab: Laboratory, made: dict[str, Answers]) -> Finding:
     gain = Estimate.difference(versus(made[BASELINE], made["loopcd"], lab.metric))
-    accuracies = {name: accuracy(each, lab.metric).value for name, each in made.items()}
+    accuracies = {name: accuracy(made[name], lab.metric).value for name in SHOWN if name in made}
     highest = max(accuracies.values())
     first = [SHOWN[name] for name, value in accuracies.items() if value == highest]
     told = (
@@ -128,7 +140,7 @@ def exit_methods(lab: Laboratory) -> dict[str, MethodSpec]:
     least = fewest_exit_loops(lab.loops, lab.amateur)
     return {
         "greedy": GREEDY,
-        "loopcd": lab.loopcd(),
+        "loopcd": lab.table2_loopcd(),
         "exit": MethodSpec("greedy", (("exit_threshold", THRESHOLD),)),
         "exit+loopcd": lab.loopcd(exit_threshold=THRESHOLD, min_loops=least),
     }

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from random import Random
 
-from loopcd.analysis import paper, statistics
+from loopcd.analysis import statistics
 from loopcd.analysis.elements.columns import fraction, points, shown
 from loopcd.analysis.elements.element import Element
 from loopcd.analysis.elements.uncertainty import graded
 from loopcd.analysis.laboratory import Laboratory
-from loopcd.analysis.replacement import BEST, MOST, answer_text, replaced_answers
+from loopcd.analysis.replacement import BEST, MOST, Source, answer_text, replaced_answers
 from loopcd.analysis.result import Cell, Column, Estimate, Finding, Result, Table
+from loopcd.evaluation import paper
 from loopcd.evaluation.statistics import compare, wilson
 
 SEED = 0
 CLAIM = "replacing hard tokens breaks more right answers than replacing easy ones"
 
 
-def broken_answers(lab: Laboratory) -> tuple[dict[str, list[bool]], int]:
+def broken_answers(lab: Laboratory, source: Source = "last") -> tuple[dict[str, list[bool]], int]:
     """For each right answer with both kinds of tokens: whether replacing "easy" and "hard" ones breaks it; and how many
     right answers have one kind only."""
     task, metric = lab.task(), lab.task().metrics[0]
@@ -25,7 +26,7 @@ def broken_answers(lab: Laboratory) -> tuple[dict[str, list[bool]], int]:
     for item, (trace, right) in zip(task.items, graded(lab, metric), strict=True):
         if not right:
             continue
-        made = replaced_answers(trace, statistics.hard_tokens(trace), Random(f"replacement/{SEED}/{item.id}"))
+        made = replaced_answers(trace, statistics.hard_tokens(trace), Random(f"replacement/{SEED}/{item.id}"), source)
         if made is None:
             left_out += 1
             continue
@@ -38,25 +39,31 @@ def broken_answers(lab: Laboratory) -> tuple[dict[str, list[bool]], int]:
 
 def _table1(lab: Laboratory) -> Result:
     broken, left_out = broken_answers(lab)
-    count = len(broken["hard"])
     columns = (
         Column("replaced", "replaced"),
+        Column("source", "by the best of"),
         Column("broken", "right answers that become wrong", "percent"),
         Column("answers", "answers", "count"),
         Column("paper_gsm8k", "paper: Huginn-0125, GSM8K", "percent"),
         Column("paper_strategyqa", "paper: Huginn-0125, StrategyQA", "percent"),
     )
-    rows: list[tuple[Cell, ...]] = []
-    for kind, wrong in broken.items():
-        told = Estimate.of(wilson(sum(wrong), count)) if count else None
-        theirs = [fraction(paper.REPLACEMENT[benchmark][kind]) for benchmark in ("gsm8k", "strategyqa")]
-        rows.append((f"{kind} tokens", told, count, *theirs))
+    rows = (*_rows(broken, "the last loop", paper.REPLACEMENT), *_rows(broken_answers(lab, "peak")[0], "the peak's loop", {}))
     notes = (
         f"In each answer that is right by {lab.task().metrics[0]}, k = min({MOST}, hard, easy) tokens of a kind are replaced, "
-        f"each by a uniform draw from the {BEST} best of its position (seed {SEED}). {left_out} right answers have tokens of "
-        "one kind only and are left out; the paper keeps 303 (GSM8K) and 551 (StrategyQA).",
+        f"each by a uniform draw from the {BEST} best of its position (seed {SEED}): of the last loop, or of the loop at which "
+        f"its margin peaks. {left_out} right answers have tokens of one kind only and are left out; the paper keeps 303 "
+        "(GSM8K) and 551 (StrategyQA).",
     )
-    return Result(Table(columns, tuple(rows)), _sensitive(broken), notes=notes, settings={"seed": SEED})
+    return Result(Table(columns, rows), _sensitive(broken), notes=notes, settings={"seed": SEED})
+
+
+def _rows(broken: dict[str, list[bool]], source: str, theirs: dict[str, dict[str, float]]) -> list[tuple[Cell, ...]]:
+    made: list[tuple[Cell, ...]] = []
+    for kind, wrong in broken.items():
+        told = Estimate.of(wilson(sum(wrong), len(wrong))) if wrong else None
+        beside = [fraction(theirs.get(benchmark, {}).get(kind)) for benchmark in ("gsm8k", "strategyqa")]
+        made.append((f"{kind} tokens", source, told, len(wrong), *beside))
+    return made
 
 
 def _sensitive(broken: dict[str, list[bool]]) -> Finding:

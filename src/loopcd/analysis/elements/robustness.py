@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loopcd.analysis import paper
 from loopcd.analysis.elements.columns import accuracy, fraction, points, versus
 from loopcd.analysis.elements.element import Element
 from loopcd.analysis.laboratory import GREEDY, Laboratory, Wanted
 from loopcd.analysis.result import Cell, Column, Estimate, Finding, Result, Table, Verdict
+from loopcd.evaluation import paper
 from loopcd.evaluation.statistics import compare, over_seeds
 
 SEEDS = (0, 1, 2, 3)

@@ -7,13 +7,14 @@ from itertools import zip_longest
 
 import numpy as np
 
-from loopcd.analysis import paper, statistics
+from loopcd.analysis import statistics
 from loopcd.analysis.elements.columns import fraction, points, shown, versus
 from loopcd.analysis.elements.element import Element
 from loopcd.analysis.intervals import estimate, rate, rate_difference
 from loopcd.analysis.laboratory import GREEDY, Answers, Laboratory, Wanted
 from loopcd.analysis.result import Cell, Column, Estimate, Finding, Result, Table
 from loopcd.analysis.traced import greedy_traces
+from loopcd.evaluation import paper
 from loopcd.evaluation.examples import diverging
 from loopcd.evaluation.statistics import wilson
 

@@ -7,21 +7,24 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from loopcd.evaluation.code.isolation.limits import Limits
+from loopcd.evaluation.code.isolation.scratch import remove
 
 Dataset = Literal["humaneval", "mbpp"]
 OVERRIDE = {"humaneval": "HUMANEVAL_OVERRIDE_PATH", "mbpp": "MBPP_OVERRIDE_PATH"}
 NEEDS_CONSENT = (
     "this task runs programs that a model wrote, and nobody has read them: say --allow-code-execution to allow it. "
-    "Each is shut in (no network, no files but a temporary folder, limits on time, memory and processes); "
-    "which isolation is in force is printed"
+    "Each is shut in, as far as this system allows, with limits on time, memory, processes and disk; "
+    "which isolation is in force, and which files it leaves open, is printed"
 )
+_NEEDED = ("task_id", "prompt", "entry_point", "canonical_solution", "base_input", "plus_input", "atol")
 _HERE = Path(__file__).parent
 
 
@@ -50,24 +53,37 @@ class CodeSettings:
 
 @dataclass(frozen=True)
 class Program:
-    """A whole program as the model wrote it, prompt included, for one problem."""
+    """What the model wrote for one problem. `before` is put before it where EvalPlus finds no program in the text alone."""
 
     task_id: str
     text: str
+    before: str = ""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """EvalPlus's words for the tests of the original benchmark and for its own: "pass", "fail", "timeout", or what happened."""
+    """EvalPlus's words for the tests of the original benchmark and for its own: "pass", "fail", "timeout", or what happened.
+
+    "cheated": it tried to be taken for right without a right result.
+    """
 
     base: str
     plus: str
     seconds: float
 
     @property
+    def cheated(self) -> bool:
+        return self.base == "cheated"
+
+    @property
     def passed(self) -> tuple[bool, bool]:
-        """(base, plus); plus counts only together with base."""
-        return self.base == "pass", self.base == self.plus == "pass"
+        """(base, plus), each by itself."""
+        return self.base == "pass", self.plus == "pass"
+
+    def grades(self) -> dict[str, bool]:
+        """By metric, as a task hands them on; whether it cheated only where it did."""
+        base, plus = self.passed
+        return {"base": base, "plus": plus, **({"cheated": True} if self.cheated else {})}
 
 
 @dataclass(frozen=True)
@@ -83,9 +99,8 @@ class Report:
 def check(dataset: Dataset, settings: CodeSettings) -> Report:
     """Whether programs could be run: EvalPlus is there, and an isolation that is enough. Runs no program."""
     shared = _Shared(lambda done, total: None, 0)
-    with tempfile.TemporaryDirectory(prefix="loopcd-evalplus-") as folder:
-        data = _private(Path(folder) / "problems.jsonl", [])
-        _run_shard(_Shard(dataset, data, Path(folder), 0, settings), (), (), shared)
+    with _folder() as folder, _Problems([]) as data:
+        _run_shard(_Shard(dataset, data, folder, 0, settings), (), (), shared)
     return Report(shared.level, shared.isolation, shared.versions, ())
 
 
@@ -121,12 +136,14 @@ def grade(
 ) -> Report:
     """Run every program on its problem's tests. `problems` are records of EvalPlus's file, at least those that are needed."""
     workers = settings.at_a_time
+    unknown = {program.task_id for program in programs} - {problem.get("task_id") for problem in problems}
+    if unknown:
+        raise ValueError(f"a program for {min(unknown)}, which is none of the {len(problems)} problems")
     shards = [range(start, len(programs), workers) for start in range(min(workers, len(programs)))]
     shared = _Shared(progress, len(programs))
-    with tempfile.TemporaryDirectory(prefix="loopcd-evalplus-") as folder, ThreadPoolExecutor(max(1, len(shards))) as pool:
-        data = _private(Path(folder) / "problems.jsonl", problems)
+    with _folder() as folder, _Problems(problems) as data, ThreadPoolExecutor(max(1, len(shards))) as pool:
         work = [
-            pool.submit(_run_shard, _Shard(dataset, data, Path(folder), number, settings), programs, shard, shared)
+            pool.submit(_run_shard, _Shard(dataset, data, folder, number, settings), programs, shard, shared)
             for number, shard in enumerate(shards)
         ]
         try:
@@ -137,6 +154,18 @@ def grade(
             raise
     verdicts = tuple(shared.verdicts[index] for index in range(len(programs)))
     return Report(shared.level, shared.isolation, shared.versions, verdicts)
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """A program that runs as another user may have its own folder in it, so the way there is open."""
+    folder = Path(tempfile.mkdtemp(prefix="loopcd-evalplus-"))
+    folder.chmod(0o711)
+    try:
+        yield folder
+    finally:
+        with suppress(Exception):  # whatever a program left there is no reason to lose the verdicts
+            remove(folder)
 
 
 @dataclass
@@ -178,12 +207,36 @@ def _too_weak(isolation: str) -> str:
     )
 
 
+class _Problems:
+    """The problems' records in a file without a name: whoever is not handed it open cannot find the answers there."""
+
+    def __init__(self, problems: Sequence[dict[str, Any]]) -> None:
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115
+        self.places: dict[str, tuple[int, int]] = {}  # offset and length, by task_id
+        for problem in problems:
+            missing = [key for key in _NEEDED if key not in problem]
+            if missing:
+                raise ValueError(
+                    f"the problem {problem.get('task_id', '?')} has no {', '.join(missing)}: is it EvalPlus's data?"
+                )
+            line = json.dumps(problem).encode()
+            self.places[problem["task_id"]] = self.file.tell(), len(line)
+            self.file.write(line)
+        self.file.flush()
+
+    def __enter__(self) -> _Problems:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+
 @dataclass(frozen=True)
 class _Shard:
     """One interpreter with EvalPlus at work."""
 
     dataset: Dataset
-    data: Path
+    data: _Problems
     folder: Path
     number: int
     settings: CodeSettings
@@ -201,35 +254,39 @@ class _Shard:
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
-            OVERRIDE[self.dataset]: str(self.data),
         }
 
-    def requests(self, programs: Sequence[Program], chosen: Sequence[int]) -> Path:
+    def write_requests(self, programs: Sequence[Program], chosen: Sequence[int], file: IO[str]) -> None:
         head = {
             "dataset": self.dataset,
+            "data": self.data.file.fileno(),
             "level": self.settings.level,
             "weak": self.settings.weak,
             "limits": asdict(self.settings.limits),
         }
-        lines = [{"index": i, "task_id": programs[i].task_id, "program": programs[i].text} for i in chosen]
-        return _private(self.folder / f"requests-{self.number}.jsonl", [head, *lines])
-
-
-def _private(path: Path, lines: Sequence[dict[str, Any]]) -> Path:
-    """JSON lines that no other user can read; a program may have its own folder beside them, so the way there is open."""
-    path.parent.chmod(0o711)
-    path.touch(mode=0o600)
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
+        file.write(json.dumps(head) + "\n")
+        for index in chosen:
+            request = {"index": index, **asdict(programs[index]), "place": self.data.places[programs[index].task_id]}
+            file.write(json.dumps(request) + "\n")
+        file.seek(0)
 
 
 def _run_shard(shard: _Shard, programs: Sequence[Program], chosen: Sequence[int], shared: _Shared) -> None:
     errors = shard.folder / f"errors-{shard.number}.txt"
+    errors.touch(mode=0o600)
     command = [shard.settings.interpreter, "-m", "isolation.grader"]
-    with shard.requests(programs, chosen).open() as requests, errors.open("w") as error_file:
+    with tempfile.TemporaryFile("w+") as requests, errors.open("w") as error_file:
+        shard.write_requests(programs, chosen, requests)
         try:
             process = subprocess.Popen(
-                command, stdin=requests, stdout=subprocess.PIPE, stderr=error_file, text=True, cwd="/", env=shard.environment()
+                command,
+                stdin=requests,
+                stdout=subprocess.PIPE,
+                stderr=error_file,
+                text=True,
+                cwd="/",
+                env=shard.environment(),
+                pass_fds=[shard.data.file.fileno()],
             )
         except OSError as error:
             raise ValueError(

@@ -20,7 +20,7 @@ Run = Callable[[Sequence[dict[str, Any]], Sequence[Program]], Report]
 
 def ceiling(dataset: str, problems: Sequence[dict[str, Any]], data_hash: str, versions: str, run: Run) -> Ceiling:
     """Of these problems; those that were not tried on this machine before are tried now."""
-    path = cache_folder() / "gold" / f"{dataset}-{data_hash[:12]}-{versions.replace(' ', '-')}.json"
+    path = cache_folder() / "gold" / f"{dataset}-{data_hash[:12]}-{versions.replace(' ', '-')}-each.json"
     known = _read(path)
     new = [problem for problem in problems if problem["task_id"] not in known]
     if new:
@@ -29,7 +29,7 @@ def ceiling(dataset: str, problems: Sequence[dict[str, Any]], data_hash: str, ve
         known |= {problem["task_id"]: list(verdict.passed) for problem, verdict in zip(new, verdicts, strict=True)}
         _write(path, known)
     passed = [known[problem["task_id"]] for problem in problems]
-    failed = tuple(problem["task_id"] for problem, (_, plus) in zip(problems, passed, strict=True) if not plus)
+    failed = tuple(problem["task_id"] for problem, both in zip(problems, passed, strict=True) if not all(both))
     counts = {"base": sum(base for base, _ in passed), "plus": sum(plus for _, plus in passed)}
     return Ceiling(counts, len(passed), failed)
 

@@ -1,7 +1,8 @@
-"""HumanEval and MBPP with EvalPlus's base and plus tests: 164 and 378 problems, zero-shot, direct completion.
+"""HumanEval and MBPP with EvalPlus's base and plus tests as the paper's authors ran them: 164 and 378 problems, zero-shot.
 
-Prompt, stop strings and token limit are those of EvalPlus's own generation for base models; a program is the prompt and what
-the model wrote after it, sanitised by EvalPlus. `plus` needs the base tests passed too.
+Where the tokenizer has a chat template the prompt is EvalPlus's chat prompt, else the problem as it stands in the data. The
+program is EvalPlus's `sanitize` of what the model wrote; if nothing is left of that, of the problem and what it wrote.
+`base` and `plus` are judged each by itself.
 """
 
 from __future__ import annotations
@@ -12,24 +13,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from loopcd.decoding.texts import trim
+from loopcd.evaluation.chat import Chat
 from loopcd.evaluation.code.bridge import NEEDS_CONSENT, CodeSettings, Dataset, Program, Report, check, download, grade
 from loopcd.evaluation.code.gold import ceiling
 from loopcd.evaluation.data import DataFile, halves, read_lines, subset
 from loopcd.evaluation.task import Ceiling, Grades, Item, TaskOptions
+from loopcd.evaluation.tasks.code_prompts import chat_prompts
 
 FILES: dict[Dataset, str] = {"humaneval": "HumanEvalPlus-v0.1.10.jsonl.gz", "mbpp": "MbppPlus-v0.2.0.jsonl.gz"}
-MAX_NEW_TOKENS = 768
+MAX_NEW_TOKENS: dict[Dataset, int] = {"humaneval": 512, "mbpp": 1024}
 _ENDS = ("<|endoftext|>", "<|endofmask|>", "</s>", "\nif __name__", "\ndef main(", "\nprint(")
-STOP: dict[Dataset, tuple[str, ...]] = {
-    "humaneval": (*_ENDS, "\ndef ", "\nclass ", "\nimport ", "\nfrom ", "\nassert "),
-    "mbpp": (*_ENDS, '\n"""', "\nassert"),
-}
-TEMPLATE = "{prompt without surrounding space}\n"
+CHAT_STOP = (*_ENDS, "\n```\n")
+PLAIN_STOP = (*_ENDS, "\ndef ", "\nclass ", "\nimport ", "\nfrom ", "\nassert ")
+TAB = "    "
 
 
 @dataclass(frozen=True)
 class CodeTask:
-    """A benchmark of programs. Made only where the user allowed to run them, and where they can be shut in."""
+    """A benchmark of programs. Graded only where the user allowed to run them, and where they can be shut in."""
 
     name: Dataset
     items: Sequence[Item]
@@ -37,35 +39,50 @@ class CodeTask:
     stop: tuple[str, ...]
     file: DataFile
     split: str
-    versions: str
-    isolation: str
+    prompt: str  # "chat" or "plain"
+    found: Report | None  # what programs are run with; None: the items alone were asked for
     settings: CodeSettings = field(repr=False)
     metrics: tuple[str, ...] = ("base", "plus")
 
+    @property
+    def protocol(self) -> str:
+        return f"paper, {self.prompt} prompt"
+
     def grade(self, items: Sequence[Item], texts: Sequence[str]) -> list[Grades]:
-        programs = [Program(item.document["task_id"], item.prompt + text) for item, text in zip(items, texts, strict=True)]
-        passed = [verdict.passed for verdict in self._run([item.document for item in items], programs).verdicts]
-        return [{"base": base, "plus": plus} for base, plus in passed]
+        programs = [
+            Program(item.id, trim(text, self.stop)[0].replace("\t", TAB), before=item.document["prompt"])
+            for item, text in zip(items, texts, strict=True)
+        ]
+        return [verdict.grades() for verdict in self._run([item.document for item in items], programs).verdicts]
 
     def ceiling(self) -> Ceiling:
-        return ceiling(self.name, [item.document for item in self.items], self.file.sha256, self.versions, self._run)
+        versions = self._allowed().versions
+        return ceiling(self.name, [item.document for item in self.items], self.file.sha256, versions, self._run)
 
     def _run(self, problems: Sequence[dict[str, Any]], programs: Sequence[Program]) -> Report:
+        self._allowed()
         return grade(self.name, problems, programs, self.settings, progress=show_progress)
 
+    def _allowed(self) -> Report:
+        if self.found is None:
+            raise ValueError(f"{self.name}: {NEEDS_CONSENT}")
+        return self.found
+
     def question(self, prompt: str) -> str:
-        return prompt.strip()
+        """The problem itself: a chat prompt wraps it."""
+        return next((item.document["prompt"] for item in self.items if item.prompt == prompt), prompt).strip()
 
     def describe(self) -> dict[str, Any]:
+        report = self._allowed()
         return {
-            "grader": f"{self.versions}, base and plus tests, each program shut in by itself",
-            "isolation": self.isolation,
+            "grader": f"{report.versions}, base and plus tests, each program shut in by itself",
+            "isolation": report.level,
             "limits": self.settings.limits.describe(),
             "machine": {"code_workers": self.settings.at_a_time, "evalplus_python": self.settings.interpreter},
             "data": [self.file.describe()],
             "split": self.split,
             "shots": 0,
-            "template": TEMPLATE,
+            "template": "EvalPlus's chat prompt" if self.prompt == "chat" else "{prompt}",
         }
 
 
@@ -73,23 +90,24 @@ def make(name: Dataset, options: TaskOptions) -> CodeTask:
     settings = options.code
     if settings is None:
         raise ValueError(f"{name}: {NEEDS_CONSENT}")
-    found = check(name, settings)  # now, not after hours of generating
-    say(f"isolation in force: {found.isolation}; {settings.limits.describe()}")
+    found = None
+    if options.graded:
+        found = check(name, settings)  # now, not after hours of generating
+        say(f"isolation in force: {found.isolation}; {settings.limits.describe()}")
     problems, file = _problems(name, options.data, settings)
-    made = [_item(problem) for problem in problems]
-    split = "test"
+    made, split = _items(problems, options.chat, settings), "test"
     if options.split != "test":
         tuning, report = halves(made, [item.id for item in made])
         made, split = (tuning, "a seeded half") if options.split == "tuning" else (report, "the other half")
     return CodeTask(
         name,
         subset(made, options.limit, [item.id for item in made]),
-        options.max_new_tokens or MAX_NEW_TOKENS,
-        STOP[name],
+        options.max_new_tokens or MAX_NEW_TOKENS[name],
+        PLAIN_STOP if options.chat is None else CHAT_STOP,
         file,
         split,
-        found.versions,
-        found.level,
+        "plain" if options.chat is None else "chat",
+        found,
         settings,
     )
 
@@ -101,9 +119,16 @@ def _problems(name: Dataset, data: Path | None, settings: CodeSettings) -> tuple
     return read_lines(path.parent, path.name)
 
 
-def _item(problem: dict[str, Any]) -> Item:
+def _items(problems: Sequence[dict[str, Any]], chat: Chat | None, settings: CodeSettings) -> list[Item]:
+    prompts = [problem["prompt"] for problem in problems]
+    if chat is not None:
+        prompts = chat_prompts(prompts, chat, settings)
+    return [_item(problem, prompt) for problem, prompt in zip(problems, prompts, strict=True)]
+
+
+def _item(problem: dict[str, Any], prompt: str) -> Item:
     gold = f"whatever passes the tests of {problem['entry_point']}"
-    return Item(problem["task_id"], problem["prompt"].strip() + "\n", gold, problem)
+    return Item(problem["task_id"], prompt, gold, problem, solution=problem["canonical_solution"])
 
 
 def say(text: str) -> None:

@@ -1,13 +1,18 @@
-"""MATH-500 as lm-eval runs it (minerva_math500): four Minerva shots; strict is its exact match, flex math_verify."""
+"""MATH-500 as the paper's authors ran it: 500 problems, the four Minerva examples and the grading of lm-eval's minerva_math500.
+
+The prompt is lm-eval's but for one character: a newline, not a space, stands between "Solution:" and a worked solution.
+"""
 
 from __future__ import annotations
 
 from loopcd.evaluation.data import from_hub, halves, read_lines, subset
-from loopcd.evaluation.harness import HarnessTask, load_definition, prompts_of
+from loopcd.evaluation.harness import HarnessTask, documents_of, load_definition, shipped_examples
 from loopcd.evaluation.task import Item, TaskOptions
 
 SHOTS = 4
+YAML = "minerva_math/minerva_math500.yaml"
 READINGS = {"strict": ("none", "exact_match"), "flex": ("none", "math_verify")}
+TEMPLATE = "Problem:\n{problem}\n\nSolution:\n{solution}\n\n"
 
 
 def make(name: str, options: TaskOptions) -> HarnessTask:
@@ -16,10 +21,11 @@ def make(name: str, options: TaskOptions) -> HarnessTask:
     else:
         records, file = read_lines(options.data, "math500.jsonl")
     wanted = [{"problem": record["problem"], "solution": record["solution"]} for record in records]
-    definition = load_definition("minerva_math/minerva_math500.yaml", SHOTS, {"test": wanted})
+    definition = load_definition(YAML, SHOTS, {"test": wanted})
+    shots = "".join(TEMPLATE.format(**example) for example in shipped_examples(YAML, SHOTS))
     made = [
-        Item(f"math500/{number}", prompt, document["answer"], document)
-        for number, (document, prompt) in enumerate(prompts_of(definition, SHOTS))
+        Item(f"{name}/{number}", f"{shots}Problem:\n{document['problem']}\n\nSolution:", document["answer"], document)
+        for number, document in enumerate(documents_of(definition))
     ]
     split = "test"
     if options.split != "test":
@@ -28,7 +34,7 @@ def make(name: str, options: TaskOptions) -> HarnessTask:
     return HarnessTask(
         name,
         metrics=tuple(READINGS),
-        stop=tuple(definition.config.generation_kwargs["until"]),
+        stop=("Problem:",),
         max_new_tokens=options.max_new_tokens or 512,
         items=subset(made, options.limit, [item.id for item in made]),
         readings=READINGS,
@@ -37,4 +43,6 @@ def make(name: str, options: TaskOptions) -> HarnessTask:
         split=split,
         shots=SHOTS,
         definition=definition,
+        protocol="paper",
+        template=TEMPLATE,
     )

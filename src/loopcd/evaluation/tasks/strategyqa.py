@@ -1,44 +1,24 @@
-"""StrategyQA: 2,290 yes/no questions, six worked examples, chain of thought.
+"""StrategyQA as the paper's authors ran it: 2,290 yes/no questions, six worked examples, chain of thought.
 
-The examples are six of the data set's own questions with its own facts as the chain, or those of a file the user gives: a
-JSON list of {"question", "chain", "answer"}. Questions that serve as examples are not scored. An answer is the last
-"answer is yes" or "answer is no" of the text; a text without one is wrong, never guessed at.
+The examples come from a file, a JSON list of {"question", "chain", "answer"}, and stand in the prompt as they stand there. All
+questions are scored, those that serve as examples included. A text that says neither yes nor no is wrong, never guessed at.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loopcd.decoding.texts import trim
 from loopcd.evaluation.data import DataFile, fingerprint, from_hub, halves, read_lines, subset
 from loopcd.evaluation.task import Grades, Item, TaskOptions
 
-# three with the answer no and three with yes, of the part that the authors held out as development set
-EXAMPLES = (
-    "c91eafafed5a8f80bb5a",
-    "0edac4af92465027fe27",
-    "427fdafa9e7047587d75",
-    "042463e9ca7cd4c7eb5a",
-    "ed04a34363f248900c18",
-    "c7cb1e3fc112e8f924fe",
-)
-TEMPLATE = "Q: Yes or no: {question}\nA: {chain} So the answer is {answer}."
-_ANSWER = re.compile(r"answer\s+is\s*:?[\s\"'*(]*(yes|no)\b", re.IGNORECASE)
-_PREFIX = "Yes or no: "
-
-
-@dataclass(frozen=True)
-class Example:
-    question: str
-    chain: str
-    answer: str
-
-    def __str__(self) -> str:
-        return TEMPLATE.format(question=self.question, chain=self.chain, answer=self.answer)
+EXEMPLARS = "strategyqa_6shot_cot_exemplars.json"
+FIELDS = ("question", "chain", "answer")
+TEMPLATE = "Q: {question}\nA: {chain} So the answer is {answer}."
 
 
 @dataclass(frozen=True)
@@ -49,12 +29,12 @@ class StrategyQA:
     files: tuple[DataFile, ...]
     split: str
     shots: int
-    excluded: int
     metrics: tuple[str, ...] = ("accuracy",)
-    stop: tuple[str, ...] = ("\nQ:", "\n\n")
+    stop: tuple[str, ...] = ("Q:", "\n\n##", "\n")
+    protocol: str = "paper"
 
     def grade(self, items: Sequence[Item], texts: Sequence[str]) -> list[Grades]:
-        return [{"accuracy": answer_of(text) == item.gold} for item, text in zip(items, texts, strict=True)]
+        return [{"accuracy": answer_of(trim(text, self.stop)[0]) == item.gold} for item, text in zip(items, texts, strict=True)]
 
     def ceiling(self) -> None:
         return None
@@ -64,78 +44,78 @@ class StrategyQA:
 
     def describe(self) -> dict[str, Any]:
         return {
-            "grader": "the last 'answer is yes' or 'answer is no' of the text",
+            "grader": '"thus, yes." anywhere, else what stands between the first "answer is" and the next full stop',
             "data": [file.describe() for file in self.files],
             "split": self.split,
             "shots": self.shots,
-            "excluded": f"{self.excluded} questions that are worked examples",
             "template": TEMPLATE,
         }
 
 
 def answer_of(text: str) -> str | None:
     """ "yes", "no", or None where the text says neither."""
-    found = _ANSWER.findall(text)
-    return found[-1].lower() if found else None
+    lower = text.lower()
+    if "thus, yes." in lower:
+        return "yes"
+    said = lower.partition("answer is")[2].partition(".")[0].strip()
+    return said if said in ("yes", "no") else None
 
 
 def make(name: str, options: TaskOptions) -> StrategyQA:
+    examples, source = read_examples(_exemplars(options))
     if options.data is None:
         records, file = from_hub("tasksource/strategy-qa", None, "train")
     else:
         records, file = read_lines(options.data, "strategyqa_train_2290.jsonl.gz")
-    files = (file,)
-    if options.exemplars is None:
-        examples = _own_examples(records)
-    else:
-        examples, source = read_examples(options.exemplars)
-        files = (file, source)
-    shown = {example.question for example in examples}
-    scored = [record for record in records if _plain(record["question"]) not in shown]
-    made = [_item(record, examples) for record in scored]
+    made = [
+        Item(
+            f"{name}/{record['qid']}",
+            "\n\n".join([*examples, f"Q: {record['question']}\nA:"]),
+            "yes" if record["answer"] else "no",
+        )
+        for record in records
+    ]
     split = "all"
     if options.split != "test":
         tuning, report = halves(made, [item.id for item in made])
         made, split = (tuning, "a seeded half") if options.split == "tuning" else (report, "the other half")
     items = subset(made, options.limit, [item.id for item in made])
-    return StrategyQA(
-        name, items, options.max_new_tokens or 128, files, split, len(examples), excluded=len(records) - len(scored)
+    return StrategyQA(name, items, options.max_new_tokens or 256, (file, source), split, len(examples))
+
+
+def _exemplars(options: TaskOptions) -> Path:
+    """The user's file, or the one beside the data."""
+    if options.exemplars is not None:
+        return options.exemplars
+    if options.data is not None and (options.data / EXEMPLARS).is_file():
+        return options.data / EXEMPLARS
+    raise ValueError(
+        f"strategyqa needs worked examples: name a JSON list of {', '.join(FIELDS)} by --exemplars FILE, or lay it beside the "
+        f"data as {EXEMPLARS}"
     )
 
 
-def _item(record: dict[str, Any], examples: Sequence[Example]) -> Item:
-    shots = "\n\n".join(map(str, examples))
-    prompt = f"{shots}\n\nQ: {_PREFIX}{_plain(record['question'])}\nA:"
-    return Item(f"strategyqa/{record['qid']}", prompt, "yes" if record["answer"] else "no")
-
-
-def _own_examples(records: Sequence[dict[str, Any]]) -> list[Example]:
-    by_id = {record["qid"]: record for record in records}
-    missing = [name for name in EXAMPLES if name not in by_id]
-    if missing:
-        raise ValueError(f"the data lacks the question {missing[0]}, a worked example: give others by --exemplars FILE")
-    return [_own_example(by_id[name]) for name in EXAMPLES]
-
-
-def _own_example(record: dict[str, Any]) -> Example:
-    chain = " ".join(fact.strip().rstrip(".") + "." for fact in record["facts"])
-    return Example(_plain(record["question"]), chain, "yes" if record["answer"] else "no")
-
-
-def read_examples(path: Path) -> tuple[list[Example], DataFile]:
+def read_examples(path: Path) -> tuple[list[str], DataFile]:
+    """The examples, each as it stands in the prompt."""
     if not path.is_file():
         raise ValueError(f"--exemplars {path}: there is no such file")
     raw = path.read_bytes()
     try:
         records = json.loads(raw)
-        examples = [Example(_plain(r["question"]), r["chain"].strip(), r["answer"].strip().lower()) for r in records]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f'{path}: needs a JSON list of {{"question", "chain", "answer"}} ({error})') from error
-    wrong = [example.answer for example in examples if example.answer not in ("yes", "no")]
-    if wrong:
-        raise ValueError(f'{path}: the answer {wrong[0]!r} must be "yes" or "no"')
-    return examples, fingerprint(path.name, raw, len(examples))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"--exemplars {path} does not hold JSON: {error}") from error
+    if not isinstance(records, list) or not records:
+        raise ValueError(f"--exemplars {path} must hold a JSON list with at least one example of {', '.join(FIELDS)}")
+    return [_example(path, place, record) for place, record in enumerate(records)], fingerprint(path.name, raw, len(records))
 
 
-def _plain(question: str) -> str:
-    return question.strip().removeprefix(_PREFIX).strip()
+def _example(path: Path, place: int, record: Any) -> str:
+    for field in FIELDS:
+        value = record.get(field) if isinstance(record, dict) else None
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError(f"--exemplars {path}: example {place + 1} has no text {field!r}; each needs {', '.join(FIELDS)}")
+    if record["answer"] not in ("yes", "no"):
+        raise ValueError(
+            f"--exemplars {path}: example {place + 1} has the answer {record['answer']!r}; it must be 'yes' or 'no'"
+        )
+    return TEMPLATE.format(**{field: record[field] for field in FIELDS})

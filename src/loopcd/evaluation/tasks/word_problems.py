@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from loopcd.decoding.texts import trim
 from loopcd.evaluation.data import DataFile, fingerprint_records
 from loopcd.evaluation.graders import flex_match, strict_match
 from loopcd.evaluation.task import Grades, Item, TaskOptions
@@ -24,12 +25,13 @@ class WordProblems:
     split: str
     metrics: tuple[str, ...] = ("strict", "flex")
     stop: tuple[str, ...] = ("Question:",)
+    protocol: str = "loopcd"
 
     def grade(self, items: Sequence[Item], texts: Sequence[str]) -> list[Grades]:
-        return [
-            {"strict": strict_match(text, item.gold), "flex": flex_match(text, item.gold)}
-            for item, text in zip(items, texts, strict=True)
-        ]
+        return [self._grades(trim(text, self.stop)[0], item.gold) for item, text in zip(items, texts, strict=True)]
+
+    def _grades(self, text: str, gold: str | int) -> Grades:
+        return {"strict": strict_match(text, gold), "flex": flex_match(text, gold)}
 
     def ceiling(self) -> None:
         return None

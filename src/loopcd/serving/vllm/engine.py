@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from transformers import AutoTokenizer
 
-from loopcd.decoding import Generation, Greedy, LoopCD, Method
+from loopcd.decoding import Generation, Greedy, LoopCD, LoopGuidance, Method
 from loopcd.decoding.texts import trim
 from loopcd.evaluation.engine import Request, plain, weights_hash
 from loopcd.evaluation.session import Session
@@ -23,14 +23,14 @@ from loopcd.models import LoopedModel
 from loopcd.models.presets import empty_model
 from loopcd.serving.vllm import register
 from loopcd.serving.vllm.options import MISSING, Engine, EngineOptions
-from loopcd.serving.vllm.served import FIELDS, PREFIX, SWITCH, Served
+from loopcd.serving.vllm.served import FIELDS, GUIDANCE, GUIDANCE_FIELDS, PREFIX, SWITCH, Served
 
 AT_ONCE = 256  # prompts handed over together, times the replicas; vLLM makes its own batches of them
 
 
 @dataclass(frozen=True)
 class VLLMEngine:
-    """Greedy and LoopCD by vLLM. How many positions were contested it does not say: those counts are 0."""
+    """Greedy, LoopCD and LoopGuidance by vLLM. How many positions were contested it does not say: those counts are 0."""
 
     model: LoopedModel  # its shapes only, without weights
     tokenizer: Any
@@ -57,7 +57,7 @@ class VLLMEngine:
             os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # one process starts sooner than three
         all_arguments = {**started.arguments(cpu), **arguments}
         workers = Replicas(all_arguments) if options.data_parallel > 1 else OneReplica(all_arguments)
-        tokenizer = AutoTokenizer.from_pretrained(started.folder)
+        tokenizer = AutoTokenizer.from_pretrained(started.folder, trust_remote_code=False)
         rows = batch_size or AT_ONCE * options.data_parallel
         return cls(empty_model(started.config), tokenizer, options.name, started, workers, rows)
 
@@ -100,16 +100,22 @@ class VLLMEngine:
     def extra_args(self, method: Method) -> dict[str, Any]:
         """What a request has to say to be decoded by this method."""
         refused = [name for name in ("exit", "draft") if getattr(method, name) is not None]
-        if isinstance(method, LoopCD):
-            refused += [name for name, own in (("coda", "own"), ("where", "all")) if getattr(method, name) != own]
-        if refused or not isinstance(method, Greedy | LoopCD):
+        refused += [
+            name for name, only in (("coda", "shared"), ("where", "all")) if getattr(method, name, only) not in (only, None)
+        ]
+        if refused or not isinstance(method, Greedy | LoopCD | LoopGuidance):
             what = f"{type(method).__name__} with {refused[0]}" if refused else type(method).__name__
-            raise ValueError(f"--engine vllm has greedy and loopcd, without exit, draft, coda and where; not {what}")
+            raise ValueError(
+                f"--engine vllm has greedy, loopcd and loopguidance, without exit, draft, where and coda=own; not {what}"
+            )
         if isinstance(method, Greedy):
             return {SWITCH: False}
-        amateur, strength = method.resolve(self.model, self.num_loops)
-        setting = (amateur, strength, method.plausibility)
-        asked = {PREFIX + field: value for field, value in zip(FIELDS, setting, strict=True)}
+        if isinstance(method, LoopGuidance):
+            asked = {f"{GUIDANCE}_{field}": getattr(method, field) for field in GUIDANCE_FIELDS}
+        else:
+            amateur, strength = method.resolve(self.model, self.num_loops)
+            setting = (amateur, strength, method.plausibility)
+            asked = {PREFIX + field: value for field, value in zip(FIELDS, setting, strict=True)}
         self.served.read_request(asked)
         return asked
 
@@ -179,6 +185,7 @@ def evaluation_engine(session: Session, tensor_parallel: int = 1, data_parallel:
     model = empty_model(options.resolve().config)
     methods = [spec.build() for spec in plan.methods]
     loops = {method.resolve(model)[0] for method in methods if isinstance(method, LoopCD)}
+    loops |= {method.early_loop for method in methods if isinstance(method, LoopGuidance)}
     return VLLMEngine.load(replace(options, amateur_loops=tuple(sorted(loops))), session.batch_size)
 
 

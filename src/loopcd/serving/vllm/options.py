@@ -9,6 +9,7 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from loopcd.evaluation.engine import SMALL
 from loopcd.models.checkpoint import read_config, weight_files
+from loopcd.models.configs import RetrofitConfig
 from loopcd.models.loading import checked_dtype, find
 from loopcd.models.memory import free_bytes
 from loopcd.models.presets import empty_model
@@ -46,7 +47,9 @@ class EngineOptions:
         if model_type not in FAMILIES:
             raise ValueError(f"{self.name} has model type {model_type!r}: with vLLM, {' and '.join(FAMILIES)} can be served")
         weight_files(folder)
-        config = AutoConfig.from_pretrained(folder)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        if isinstance(config, RetrofitConfig):  # of Huginn's model type, with other layers
+            raise ValueError(f"{self.name} is a retrofitted model: with vLLM, {' and '.join(FAMILIES)} can be served")
         field = FAMILIES[str(model_type)]
         setattr(config, field, checked_loops(self.num_loops, getattr(config, field)))
         dtype = checked_dtype(self.dtype) or config.dtype
@@ -84,6 +87,9 @@ class Engine:
             found["tensor_parallel_size"] = options.tensor_parallel
         if options.data_parallel > 1:
             found["data_parallel_size"] = options.data_parallel
+        if self.served.amateur_loops and not empty_model(self.config).pointwise_readout:
+            # a prompt is read whole, so that its amateur sees it by its own coda entries
+            found |= {"enable_prefix_caching": False, "enable_chunked_prefill": False}
         if cpu:
             free = free_bytes("cpu")
             found["kv_cache_memory_bytes"] = CPU_CACHE if free is None else min(CPU_CACHE, free // (4 * options.data_parallel))

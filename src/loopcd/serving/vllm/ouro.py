@@ -41,7 +41,7 @@ class OuroAttention(nn.Module):
     def forward(self, x: Tensor, rotary: Rotary, visit: int) -> Tensor:
         query, key, value = self.qkv_proj(x)[0].split(self.heads.widths, dim=-1)
         query, key = (rotate_halves(each.unflatten(-1, (-1, self.heads.size)), *rotary).flatten(1) for each in (query, key))
-        return self.o_proj(self.visits[visit](query, key, value))[0]
+        return self.o_proj(self.visits(visit, query, key, value))[0]
 
 
 class OuroMLP(nn.Module):
@@ -80,7 +80,7 @@ class OuroStack(nn.Module):
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__()
         config = vllm_config.model_config.hf_config
-        self.loops, self.amateurs = config.total_ut_steps, read_served(config, vllm_config.additional_config).amateur_loops
+        self.loops, self.carried = config.total_ut_steps, read_served(config, vllm_config.additional_config).amateur_loops
         self.embed_tokens = VocabParallelEmbedding(
             config.vocab_size,
             config.hidden_size,
@@ -108,7 +108,7 @@ class OuroStack(nn.Module):
             for layer in self.layers:
                 x = layer(x, rotary, loop - 1)
             x = self.norm(x)
-            if loop in self.amateurs:
+            if loop in self.carried:
                 readouts.append(x)
         return joined(x, readouts)
 

@@ -1,4 +1,4 @@
-"""LoopCD as a vLLM logits processor, for both of vLLM's interfaces.
+"""LoopCD and LoopGuidance as a vLLM logits processor, for both of vLLM's interfaces.
 
 V1 tells of requests by their row in the batch (`update_state`), V2 by a slot that they keep (`add_request`), and hands over
 the rows' slots at every step. Which of the two is used depends on the device; V2 is the one of GPUs.
@@ -6,35 +6,29 @@ the rows' slots at every step. Which of the two is used depends on the device; V
 
 # pyright: reportMissingImports=false
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from importlib.metadata import entry_points
 from typing import Any
 
 import torch
 from torch import Tensor
+from vllm.v1.sample.logits_processor import LOGITSPROCS_GROUP
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from vllm.v1.sample.logits_processor.interface import LogitsProcessor as RowProcessor
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as SlotProcessor
 
-from loopcd.decoding import rules
+from loopcd.serving.vllm.contrast import Asked, Contrasts, Guided, Settings, densely, guide, lazily
 from loopcd.serving.vllm.layers import LoopedForCausalLM, model_of
-from loopcd.serving.vllm.served import SWITCH, Setting, read_served
+from loopcd.serving.vllm.served import GUIDANCE, SWITCH, read_served
 from loopcd.serving.vllm.start_up import latest
 
 LOOPED = ("huginn_raven", "ouro")
-
-
-@dataclass(frozen=True)
-class Contrast:
-    """The rows that are contrasted with one amateur loop."""
-
-    amateur_loop: int
-    rows: Tensor  # [n]
-    strength: Tensor  # [n, 1]
-    plausibility: Tensor  # [n, 1]
+Plan = tuple[Contrasts | Settings | None, Guided | None]
+GREEDY = 1e-5  # temperatures below it are vLLM's argmax
 
 
 class LoopCDProcessor(RowProcessor, SlotProcessor):
-    """Replaces the logits of rows that asked for LoopCD by its scores. For models that do not loop it does nothing."""
+    """Replaces the logits of rows that asked for a method by its scores. For models that do not loop it does nothing."""
 
     def __init__(self, vllm_config: Any, *_: Any) -> None:
         config = vllm_config.model_config.hf_config
@@ -42,8 +36,9 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
         self.served = read_served(config, vllm_config.additional_config) if looped else None
         self._vllm_config = vllm_config
         self._model: LoopedForCausalLM | None = None
-        self.settings: dict[int, Setting] = {}  # by row (V1) or by slot (V2)
-        self._planned: tuple[tuple[int, ...], list[Contrast]] | None = None
+        self.asked: dict[int, Asked] = {}  # by row (V1) or by slot (V2)
+        self._last = _is_last(vllm_config.model_config)
+        self._planned: tuple[Sequence[int], Plan] | None = None
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -53,67 +48,61 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
         served, extra = latest(), sampling_params.extra_args
         if served is not None:
             served.read_request(extra)
-        elif any(isinstance(key, str) and key.startswith(SWITCH) for key in extra or ()):
-            raise ValueError(f"{SWITCH}…: the model that is served is not a looped model")
+        elif asked := [key for key in extra or () if isinstance(key, str) and key.startswith((SWITCH, GUIDANCE))]:
+            raise ValueError(f"{asked[0]}: the model that is served is not a looped model")
 
     def is_argmax_invariant(self) -> bool:
         return False
 
     def update_state(self, batch_update: Any) -> None:
-        """V1: requests came, went or moved to other rows."""
+        """V1: requests came, went or moved to other rows. The next pass has exactly these rows."""
         if batch_update is not None and self.served is not None:
-            process_dict_updates(self.settings, batch_update, lambda params, *_: self._setting(params))
+            process_dict_updates(self.asked, batch_update, lambda params, _, made: self._read(params, resumed=bool(made)))
+            resumed = [row for row, each in self.asked.items() if each.resumed]
+            self._looped().expect({each.setting.amateur_loop for each in self.asked.values()}, resumed)
             self._planned = None
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
         """V2: a request takes a slot, whose former owner is forgotten."""
-        setting = None if self.served is None else self._setting(sampling_params)
-        self.settings.pop(req_idx, None)
-        if setting is not None:
-            self.settings[req_idx] = setting
+        asked = None if self.served is None else self._read(sampling_params)
+        self.asked.pop(req_idx, None)
+        if asked is not None:
+            self.asked[req_idx] = asked
         self._planned = None
-        return setting is not None
+        return asked is not None
 
-    def _setting(self, sampling_params: Any) -> Setting | None:
+    def _read(self, params: Any, resumed: bool = False) -> Asked | None:
         assert self.served is not None
-        return self.served.read_request(sampling_params.extra_args)
+        setting = self.served.read_request(params.extra_args)
+        if setting is None:
+            return None
+        # V1 applies penalties after this processor: they must not bring in what is implausible
+        untouched = params.presence_penalty == params.frequency_penalty == 0 and params.repetition_penalty == 1
+        return Asked(setting, self._last and untouched and params.temperature < GREEDY, resumed)
 
     # -- logits -------------------------------------------------------------------------------------------------------
 
     def apply(self, logits: Tensor, ctx: Any = None) -> Tensor:
-        if not self.settings:
+        if not self.asked:
             return logits
         # without speculative decoding, which is refused, each request has one row
-        owners = tuple(range(len(logits))) if ctx is None else tuple(ctx.idx_mapping_np.tolist())
+        owners = range(len(logits)) if ctx is None else tuple(ctx.idx_mapping_np.tolist())
         if self._planned is None or self._planned[0] != owners:
             self._planned = owners, self._plan(owners, logits.device)
-        for contrast in self._planned[1]:
-            logits[contrast.rows] = self._scores(logits[contrast.rows], contrast)
+        contrasts, guided = self._planned[1]
+        if isinstance(contrasts, Contrasts):
+            lazily(logits, contrasts, self._looped())
+        elif contrasts is not None:
+            densely(logits, contrasts, self._looped())
+        if guided is not None:
+            guide(logits, guided, self._looped())
         return logits
 
-    def _plan(self, owners: tuple[int, ...], device: torch.device) -> list[Contrast]:
-        by_loop: dict[int, list[tuple[int, Setting]]] = {}
-        for row, owner in enumerate(owners):
-            setting = self.settings.get(owner)
-            if setting is not None:
-                by_loop.setdefault(setting.amateur_loop, []).append((row, setting))
-        return [
-            Contrast(
-                loop,
-                torch.tensor([row for row, _ in found], device=device),
-                torch.tensor([[setting.strength] for _, setting in found], device=device, dtype=torch.float32),
-                torch.tensor([[setting.plausibility] for _, setting in found], device=device, dtype=torch.float32),
-            )
-            for loop, found in sorted(by_loop.items())
-        ]
-
-    def _scores(self, expert: Tensor, contrast: Contrast) -> Tensor:
-        """LoopCD's scores [n, vocab]; a row in which earlier processors left nothing possible stays as it is."""
-        amateur = self._looped().amateur_logits(contrast.amateur_loop, contrast.rows).float()
-        possible = expert > rules.IMPOSSIBLE
-        allowed = rules.plausible(expert, contrast.plausibility) & possible
-        scores = rules.contrast(expert, amateur, contrast.strength, allowed)
-        return torch.where(possible.any(dim=-1, keepdim=True), scores, expert)
+    def _plan(self, owners: Sequence[int], device: torch.device) -> Plan:
+        asking, carried = [self.asked.get(owner) for owner in owners], self._looped().carried
+        contrasts = Contrasts.of(asking, carried)
+        lazy = contrasts is None or device.type == "cpu"
+        return contrasts if lazy else contrasts.on(device), Guided.of(asking, carried, device)
 
     def _looped(self) -> LoopedForCausalLM:
         if self._model is None:  # V1 makes its processors before the model
@@ -121,3 +110,9 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
         if self._model is None:
             raise RuntimeError("the looped model of this engine was not found in this process")
         return self._model
+
+
+def _is_last(model_config: Any) -> bool:
+    """Whether nobody looks at the logits after this processor, but for penalties and the sampler."""
+    others = len(entry_points(group=LOGITSPROCS_GROUP)) > 1 or bool(model_config.logits_processors)
+    return not others and not str(model_config.logprobs_mode).startswith("processed")

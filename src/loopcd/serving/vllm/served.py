@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from loopcd.decoding import checks
+from loopcd.decoding import LoopGuidance, checks
 from loopcd.models.presets import preset_for
 
 SECTION = "loopcd"  # of vLLM's additional_config
 PREFIX = "loopcd_"  # of a request's keys
 SWITCH = "loopcd"
 FIELDS = ("amateur_loop", "strength", "plausibility")
+GUIDANCE = "loopguidance"
+GUIDANCE_FIELDS = ("early_loop", "weight", "adaptive")
 STRONGEST = 1000.0  # beyond, scores would leave float32
 
 
@@ -24,6 +26,20 @@ class Setting:
 
 
 @dataclass(frozen=True)
+class Guidance:
+    """LoopGuidance for one request: b, and ω or its cap."""
+
+    early_loop: int = LoopGuidance.early_loop
+    weight: float = LoopGuidance.weight
+    adaptive: bool = LoopGuidance.adaptive
+
+    @property
+    def amateur_loop(self) -> int:
+        """The loop whose readout it needs."""
+        return self.early_loop
+
+
+@dataclass(frozen=True)
 class Served:
     """A looped model as an engine was started with it."""
 
@@ -33,20 +49,17 @@ class Served:
     preset: Setting
     default: Setting | None = None  # for requests that say nothing; None: the model's own distribution
 
-    def read_request(self, extra: Mapping[str, Any] | None) -> Setting | None:
-        """What a request's extra arguments ask for: LoopCD's setting, or None for the model's own distribution."""
-        given = {key: value for key, value in (extra or {}).items() if isinstance(key, str) and key.startswith(SWITCH)}
-        unknown = sorted(set(given) - {SWITCH, *(PREFIX + field for field in FIELDS)})
-        if unknown:
-            raise ValueError(f"{unknown[0]}: no such field; LoopCD's are {', '.join([SWITCH, *(PREFIX + f for f in FIELDS)])}")
-        if SWITCH in given and not _switched(given.pop(SWITCH)):
-            if given:
-                raise ValueError(f"{SWITCH}=false turns LoopCD off: leave out {min(given)}")
-            return None
-        if not given and not (extra and SWITCH in extra):
+    def read_request(self, extra: Mapping[str, Any] | None) -> Setting | Guidance | None:
+        """What a request's extra arguments ask for: LoopCD, LoopGuidance, or None for the model's own distribution."""
+        guided, guidance = _fields(extra, GUIDANCE, GUIDANCE_FIELDS, "LoopGuidance")
+        contrasted, setting = _fields(extra, SWITCH, FIELDS, "LoopCD")
+        if guided and contrasted:
+            raise ValueError(f"{GUIDANCE} and {SWITCH}: a request has one of them")
+        if guided:
+            return self.checked_guidance(Guidance(**guidance))
+        if contrasted is None:
             return self.default
-        changes = {key.removeprefix(PREFIX): value for key, value in given.items()}
-        return self.checked(replace(self.default or self.preset, **changes), PREFIX)
+        return self.checked(replace(self.default or self.preset, **setting), PREFIX) if contrasted else None
 
     def checked(self, setting: Setting, prefix: str = "") -> Setting:
         """The setting, refused where it is out of range or this engine cannot serve it."""
@@ -56,20 +69,54 @@ class Served:
             checks.share(f"{prefix}plausibility", setting.plausibility)
         except OverflowError as error:
             raise ValueError(f"{prefix}strength and {prefix}plausibility are numbers that fit a float: {error}") from error
-        if setting.strength > STRONGEST:
-            raise ValueError(f"{prefix}strength={setting.strength!r}: at most {STRONGEST:g}")
-        if setting.amateur_loop not in self.amateur_loops:
-            served = ", ".join(map(str, self.amateur_loops)) or "none"
-            raise ValueError(
-                f"{prefix}amateur_loop={setting.amateur_loop!r}: this engine was started for amateur loops {served} "
-                f"of a model with {self.num_loops} loops"
-            )
+        _check_size(f"{prefix}strength", setting.strength)
+        self._check_loop(f"{prefix}amateur_loop", setting.amateur_loop)
         return Setting(setting.amateur_loop, float(setting.strength), float(setting.plausibility))
 
+    def checked_guidance(self, guidance: Guidance) -> Guidance:
+        """Likewise."""
+        checks.whole(f"{GUIDANCE}_early_loop", guidance.early_loop)
+        try:
+            checks.number(f"{GUIDANCE}_weight", guidance.weight, 0)
+        except OverflowError as error:
+            raise ValueError(f"{GUIDANCE}_weight is a number that fits a float: {error}") from error
+        _check_size(f"{GUIDANCE}_weight", guidance.weight)
+        self._check_loop(f"{GUIDANCE}_early_loop", guidance.early_loop)
+        return Guidance(guidance.early_loop, float(guidance.weight), _switched(f"{GUIDANCE}_adaptive", guidance.adaptive))
 
-def _switched(value: Any) -> bool:
+    def _check_loop(self, name: str, loop: int) -> None:
+        if loop not in self.amateur_loops:
+            served = ", ".join(map(str, self.amateur_loops)) or "none"
+            raise ValueError(
+                f"{name}={loop!r}: this engine was started for amateur loops {served} of a model with {self.num_loops} loops"
+            )
+
+
+def _fields(
+    extra: Mapping[str, Any] | None, switch: str, fields: tuple[str, ...], method: str
+) -> tuple[bool | None, dict[str, Any]]:
+    """Whether a request turns a method on (None: it does not mention it), and the method's fields that it gives."""
+    given = {key: value for key, value in (extra or {}).items() if isinstance(key, str) and key.startswith(switch)}
+    known = [switch, *(f"{switch}_{field}" for field in fields)]
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise ValueError(f"{unknown[0]}: no such field; {method}'s are {', '.join(known)}")
+    if not given:
+        return None, {}
+    on = _switched(switch, given.pop(switch, True))
+    if given and not on:
+        raise ValueError(f"{switch}=false turns {method} off: leave out {min(given)}")
+    return on, {key.removeprefix(f"{switch}_"): value for key, value in given.items()}
+
+
+def _check_size(name: str, value: float) -> None:
+    if value > STRONGEST:
+        raise ValueError(f"{name}={value!r}: at most {STRONGEST:g}")
+
+
+def _switched(name: str, value: Any) -> bool:
     if value not in (0, 1):  # True and False are among them; over HTTP they may arrive as numbers
-        raise ValueError(f"{SWITCH}={value!r}: true or false")
+        raise ValueError(f"{name}={value!r}: true or false")
     return bool(value)
 
 

@@ -36,7 +36,7 @@ def as_flags(arguments: dict[str, object]) -> list[str]:
     """Engine arguments as `vllm serve` takes them."""
     flags = []
     for name, value in arguments.items():
-        flags.append(f"--{name.replace('_', '-')}")
-        if value is not True:
+        flags.append(f"--{'no-' if value is False else ''}{name.replace('_', '-')}")
+        if not isinstance(value, bool):
             flags.append(json.dumps(value) if isinstance(value, dict) else str(value))
     return flags

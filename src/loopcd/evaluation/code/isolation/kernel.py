@@ -11,7 +11,15 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND = 1, 2, 4, 32, 4096
 MS_REC, MS_PRIVATE = 16384, 1 << 18
 MNT_DETACH = 2
 
-_PDEATHSIG, _CAPBSET_DROP, _SET_SUBREAPER, _NO_NEW_PRIVS, _CAP_AMBIENT, _AMBIENT_CLEAR_ALL = 1, 24, 36, 38, 47, 4
+_PDEATHSIG, _SET_DUMPABLE, _CAPBSET_DROP, _SET_SUBREAPER, _NO_NEW_PRIVS, _CAP_AMBIENT, _AMBIENT_CLEAR_ALL = (
+    1,
+    4,
+    24,
+    36,
+    38,
+    47,
+    4,
+)
 _MOUNT_SETATTR = 442  # the same number on every architecture
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -34,6 +42,11 @@ def _call(name: str, *arguments: object) -> int:
     return result
 
 
+def system_call(number: int, *arguments: object) -> int:
+    """One that the C library has no function for."""
+    return _call("syscall", ctypes.c_long(number), *arguments)
+
+
 def unshare(flags: int) -> None:
     _call("unshare", ctypes.c_int(flags))
 
@@ -54,9 +67,9 @@ def pivot_root(new: str, old: str) -> None:
 def make_read_only(target: str) -> None:
     """Nothing below this mount can be written, run as another user, or be a device."""
     attributes = (ctypes.c_uint64 * 4)(MS_RDONLY | MS_NOSUID | MS_NODEV, 0, 0, 0)
-    number, fd, flags = ctypes.c_long(_MOUNT_SETATTR), ctypes.c_int(_AT_FDCWD), ctypes.c_uint(_AT_RECURSIVE)
+    fd, flags = ctypes.c_int(_AT_FDCWD), ctypes.c_uint(_AT_RECURSIVE)
     try:
-        _call("syscall", number, fd, target.encode(), flags, attributes, ctypes.c_size_t(32))
+        system_call(_MOUNT_SETATTR, fd, target.encode(), flags, attributes, ctypes.c_size_t(32))
     except OSError:  # before Linux 5.12: this mount alone, with the flags that it must keep
         kept = os.statvfs(target).f_flag & ~(MS_REMOUNT | MS_BIND)
         mount("", target, flags=MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | kept)
@@ -68,6 +81,11 @@ def prctl(option: int, *arguments: int) -> None:
 
 def die_with_parent() -> None:
     prctl(_PDEATHSIG, _SIGKILL)
+
+
+def close_to_others(closed: bool = True) -> None:
+    """Whether other processes of the same user are kept from this one's memory and open files. A new user is."""
+    prctl(_SET_DUMPABLE, 0 if closed else 1)
 
 
 def adopt_orphans() -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import filter, kernel, limits
+from . import filter, kernel, landlock, limits
 
 _NAMESPACES = kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
 _DEVICES = ("null", "zero", "full", "random", "urandom")
@@ -30,12 +30,16 @@ class Place:
 
 
 class Limited:
-    """Limits and the filter alone: not enough for code that nobody has read."""
+    """Limits, the filter and Landlock alone: not enough for code that nobody has read."""
 
     name = "limits"
     enough = False
     own_files = False  # whether it brings a temporary folder of its own
-    says = "the same user, all files that the user can read or write"
+
+    @property
+    def says(self) -> str:
+        signals = "" if landlock.version() >= landlock.SCOPED else ", and can end the user's other processes"
+        return f"the same user, {_only_its_own() or 'all files that the user can read or write'}{signals}"
 
     def leave(self, scratch: str) -> Place:
         kernel.adopt_orphans()
@@ -44,11 +48,15 @@ class Limited:
     def shut(self, place: Place, given: limits.Limits) -> None:
         given.impose(place.neighbours)
         kernel.forget_capability_bounds()
+        if not self.own_files and landlock.version():
+            devices = [f"/dev/{name}" for name in _DEVICES]
+            landlock.restrict([real for real, _ in _readable()], [place.scratch], devices)
         if place.user is not None:
             os.setgroups([])
             os.setresgid(place.user, place.user, place.user)
             os.setresuid(place.user, place.user, place.user)
         kernel.drop_capabilities()
+        kernel.close_to_others()
         os.chdir(place.scratch)
         if filter.available():
             filter.install()
@@ -65,11 +73,15 @@ class Limited:
 
 
 class OtherUser(Limited):
-    """A user that owns nothing; needs root. Files are kept by their permissions, the network by the filter."""
+    """A user that owns nothing; needs root. Files are kept by Landlock or their permissions, the network by the filter."""
 
     name = "user"
     enough = True
-    says = "a user that owns nothing, files by their permissions"
+
+    @property
+    def says(self) -> str:
+        by_permissions = "files by their permissions: it may read and write what every user may, and what it writes there stays"
+        return f"a user that owns nothing, {_only_its_own() or by_permissions}"
 
     def leave(self, scratch: str) -> Place:
         if not filter.available():
@@ -96,7 +108,10 @@ class Namespaces(Limited):
     name = "namespaces"
     enough = True
     own_files = True
-    says = "own processes, network and IPC; libraries read-only, a temporary folder, no other file"
+
+    @property
+    def says(self) -> str:
+        return "own processes, network and IPC; libraries read-only, a temporary folder, no other file"
 
     def leave(self, scratch: str) -> Place:
         if os.getuid() == 0:
@@ -105,9 +120,11 @@ class Namespaces(Limited):
                 return Place(free_user(), "/tmp")
         user, group, neighbours = os.getuid(), os.getgid(), limits.processes_of(os.getuid())
         kernel.unshare(_NAMESPACES | kernel.CLONE_NEWUSER)
+        kernel.close_to_others(False)  # else these files are root's
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+        kernel.close_to_others()
         return Place(None, "/tmp", neighbours)
 
     def shut(self, place: Place, given: limits.Limits) -> None:
@@ -120,6 +137,10 @@ class Namespaces(Limited):
 
 
 LEVELS: tuple[Limited, ...] = (Namespaces(), OtherUser(), Limited())
+
+
+def _only_its_own() -> str:
+    return "no file but libraries and a temporary folder, by Landlock" if landlock.version() else ""
 
 
 def reap() -> None:

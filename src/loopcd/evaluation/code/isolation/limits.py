@@ -6,12 +6,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import kernel
+
 MEBIBYTE = 1 << 20
 
 
 @dataclass(frozen=True)
 class Limits:
-    """`memory` holds for each process and for all of them together; `disk` for a file, and for all of them in a mount."""
+    """`memory` and `disk` hold for each process or file, and for all of them together."""
 
     seconds: float = 300.0
     memory: int = 4096 * MEBIBYTE
@@ -44,8 +46,10 @@ class Limits:
 
 def first_to_die() -> None:
     """Should the machine run out of memory, this process and all that it starts go first."""
+    kernel.close_to_others(False)  # else the file is root's
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
+    kernel.close_to_others()
 
 
 def processes_of(user: int) -> int:
@@ -61,10 +65,12 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _owner(folder: Path) -> int:
+    """Of a process. The folder itself says root where the process is closed to others."""
     try:
-        return folder.stat().st_uid
+        about = (folder / "status").read_text()
     except OSError:
         return -1
+    return int(about.partition("\nUid:")[2].split(None, 1)[0])
 
 
 def descendants(process: int) -> list[int]:

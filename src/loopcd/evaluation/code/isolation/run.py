@@ -1,33 +1,44 @@
-"""Run a function shut in, and watch it: `run(program, level, limits)`.
+"""Run a function shut in, and watch it: `run(program, level, limits)`; or several, each in a place of its own.
 
-Two processes stand between us and the program. The middle one is outside with us and clears up; its child is inside and calls
+Two processes stand between us and a program. The middle one is outside with us and clears up; its child is inside and calls
 the program, which as a rule starts a process of its own for the worst part. We read what the child writes and count.
 """
 
 import os
 import selectors
-import shutil
 import signal
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO, Literal, NoReturn
 
 from . import kernel
 from .levels import LEVELS, Limited, Place
 from .limits import Limits, descendants, first_to_die, memory_of
+from .scratch import disk_of, make, remove
 
 Program = Callable[[BinaryIO], None]  # it writes its answer into the file that it is given
-Ended = Literal["finished", "time", "memory", "output"]
+# "left files": what it wrote could not be cleared away
+Ended = Literal["finished", "time", "memory", "output", "disk", "left files"]
 _LOOK_EVERY = 0.05  # seconds
+_CLEAR_WITHIN = 20.0  # seconds
 
 
 class Unavailable(Exception):
     """The system does not allow this level."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A program, and which of our open files it keeps, pipes to another job for instance."""
+
+    program: Program
+    kept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,46 +80,58 @@ def _trial(answer: BinaryIO) -> None:
 
 def run(program: Program, level: Limited, limits: Limits) -> Outcome:
     """Call the program in a process shut in by `level`. Call this where there is one thread only: it forks."""
-    scratch = "" if level.own_files else tempfile.mkdtemp(prefix="loopcd-code-")
+    return run_together([Job(program)], level, limits)[0]
+
+
+def run_together(jobs: Sequence[Job], level: Limited, limits: Limits, handed: Sequence[int] = ()) -> list[Outcome]:
+    """Several at once, each in a place of its own, until the first of them ends: the others are ended then.
+
+    The limits hold for each, that on memory for all of them together.
+    `handed`: files that are closed here once every job that keeps them was started.
+    """
+    running: list[_Running] = []
+    try:
+        try:
+            for job in jobs:
+                running.append(_start(job, level, limits))
+        finally:
+            for file in handed:
+                os.close(file)
+        _watch(running, limits)
+    finally:
+        for each in running:
+            each.end()
+    return [each.outcome() for each in running]
+
+
+def _start(job: Job, level: Limited, limits: Limits) -> "_Running":
+    scratch = "" if level.own_files else make()
     answer, control = os.pipe(), os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
     middle = os.fork()
     if middle == 0:
-        os.close(answer[0])
-        os.close(control[0])
-        _middle(program, level, limits, scratch, answer[1], control[1])
+        _middle(job, level, limits, scratch, answer[1], control[1])
     os.close(answer[1])
     os.close(control[1])
-    try:
-        return _Watch(middle, answer[0], control[0], limits).outcome()
-    finally:
-        _end(middle)
-        os.close(answer[0])
-        os.close(control[0])
-        if scratch:
-            shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _end(middle: int) -> None:
-    os.kill(middle, signal.SIGKILL)  # it is our child and not waited for yet, so the number is still its own
-    os.waitpid(middle, 0)
+    return _Running(middle, answer[0], control[0], limits, scratch)
 
 
 # -- outside, in the middle -----------------------------------------------------------------------------------------------
 
 
-def _middle(program: Program, level: Limited, limits: Limits, scratch: str, answer: int, control: int) -> NoReturn:
+def _middle(job: Job, level: Limited, limits: Limits, scratch: str, answer: int, control: int) -> NoReturn:
     try:
         os.setsid()
         kernel.die_with_parent()
-        _close_all_but(answer, control)
+        _close_all_but(answer, control, *job.kept)
         first_to_die()
         place = level.leave(scratch)
         inside = os.fork()
         if inside == 0:
-            _inside(program, level, limits, place, answer, control)
-        os.close(answer)
+            _inside(job.program, level, limits, place, answer, control)
+        for file in (answer, *job.kept):
+            os.close(file)
         os.write(control, b"inside %d\n" % inside)
         status = os.waitstatus_to_exitcode(os.waitpid(inside, 0)[1])
         level.clear(place)
@@ -167,57 +190,89 @@ def _started(answer: int) -> None:
 # -- outside, watching --------------------------------------------------------------------------------------------------
 
 
-class _Watch:
-    """Reads what the program writes until it ends or passes a limit."""
+def _watch(running: Sequence["_Running"], limits: Limits) -> None:
+    """Until the first has ended, and the others have been made to."""
+    started = time.monotonic()
+    latest = started + limits.seconds + _CLEAR_WITHIN  # then the middle process is at a loss
+    with selectors.DefaultSelector() as selector:
+        for each in running:
+            for source in (each.answer, each.control):
+                os.set_blocking(source, False)
+                selector.register(source, selectors.EVENT_READ, each)
+        while not all(each.over for each in running) and time.monotonic() < latest:
+            for key, _ in selector.select(_LOOK_EVERY):
+                if not key.data.read(key.fd):
+                    selector.unregister(key.fd)
+            at_work = [each for each in running if not each.over]
+            for each in at_work:
+                if running[0].over:
+                    each.stop(each.ended)
+                elif each.ended == "finished":
+                    each.judge(time.monotonic() - started, sum(other.memory for other in at_work))
+    for each in running:
+        while each.read(each.answer):  # what came just before the end
+            pass
 
-    def __init__(self, middle: int, answer: int, control: int, limits: Limits) -> None:
-        self.middle, self.answer, self.control, self.limits = middle, answer, control, limits
+
+class _Running:
+    """A job at work: what it wrote so far, and whether it passed a limit."""
+
+    def __init__(self, middle: int, answer: int, control: int, limits: Limits, scratch: str) -> None:
+        self.middle, self.answer, self.control, self.limits, self.scratch = middle, answer, control, limits, scratch
         self.output, self.said = bytearray(), bytearray()
         self.ended: Ended = "finished"
-        self.selector = selectors.DefaultSelector()
-        for source in (answer, control):
-            os.set_blocking(source, False)
-            self.selector.register(source, selectors.EVENT_READ)
+        self.started, self.over, self.seconds = time.monotonic(), False, 0.0
+        self.memory = 0  # bytes, when it was last looked at
 
-    def outcome(self) -> Outcome:
-        started = time.monotonic()
-        with self.selector:
-            while self._told("ended") is None and self._told("failed") is None:
-                if self.control not in self.selector.get_map():
-                    break  # the middle process is gone
-                self._read(_LOOK_EVERY)
-                if self.ended == "finished":
-                    self._judge(time.monotonic() - started)
-            self._read(0)
-        failed = self._told("failed")
-        if failed is not None:
-            raise Unavailable(failed)
-        status = self._told("ended")
-        output = bytes(self.output[: self.limits.output])
-        return Outcome(self.ended, None if status is None else int(status), output, time.monotonic() - started)
+    def read(self, source: int) -> bool:
+        """Take a piece; whether there was one."""
+        into = self.output if source == self.answer else self.said
+        try:
+            piece = os.read(source, 1 << 16)
+        except BlockingIOError:
+            return False
+        if len(into) <= self.limits.output:
+            into += piece
+        if source == self.control and (not piece or self._told("ended") or self._told("failed")):
+            self.over, self.seconds = True, time.monotonic() - self.started
+        return bool(piece)
 
-    def _read(self, timeout: float) -> None:
-        for key, _ in self.selector.select(timeout):
-            into = self.output if key.fd == self.answer else self.said
-            piece = os.read(key.fd, 1 << 16)
-            if not piece:
-                self.selector.unregister(key.fd)
-            elif len(into) <= self.limits.output:
-                into += piece
-
-    def _judge(self, seconds: float) -> None:
+    def judge(self, seconds: float, memory_of_all: int) -> None:
+        processes = descendants(self.middle)
+        self.memory = memory_of(processes)
         if seconds > self.limits.seconds:
-            self._stop("time")
+            self.stop("time")
         elif len(self.output) > self.limits.output:
-            self._stop("output")
-        elif memory_of(descendants(self.middle)) > self.limits.memory:
-            self._stop("memory")
+            self.stop("output")
+        elif max(self.memory, memory_of_all) > self.limits.memory:
+            self.stop("memory")
+        elif self.scratch and disk_of(self.scratch, processes, self.limits.disk) > self.limits.disk:
+            self.stop("disk")
 
-    def _stop(self, reason: Ended) -> None:
+    def stop(self, reason: Ended) -> None:
         inside = self._told("inside")
         if inside is not None:
             self.ended = reason
-            os.kill(int(inside), signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(int(inside), signal.SIGKILL)
+
+    def end(self) -> None:
+        os.kill(self.middle, signal.SIGKILL)  # it is our child and not waited for yet, so the number is still its own
+        os.waitpid(self.middle, 0)
+        os.close(self.answer)
+        os.close(self.control)
+        if self.scratch:
+            try:
+                remove(Path(self.scratch).parent)
+            except Exception:  # whatever a program built there: it is its own verdict, not the end of the grading
+                self.ended = "left files"
+
+    def outcome(self) -> Outcome:
+        failed, status = self._told("failed"), self._told("ended")
+        if failed is not None:
+            raise Unavailable(failed)
+        output = bytes(self.output[: self.limits.output])
+        return Outcome(self.ended, None if status is None else int(status), output, self.seconds)
 
     def _told(self, what: str) -> str | None:
         """What the processes on the other side said under this heading, if they did."""

@@ -1,16 +1,20 @@
-"""The paper's own figures, as printed there (percent where it prints percent), to be put beside ours.
+"""The paper's settings and figures (percent where it prints percent), to run with and to be put beside ours.
 
-Source: "LoopCD: Loop-wise Contrastive Decoding for Improving Reasoning in Looped Language Models". Its figures are known by
-what the text says of them; the tables are whole.
+Source: "LoopCD: Loop-wise Contrastive Decoding for Improving Reasoning in Looped Language Models" (arXiv 2609.24196); the
+settings of Table 2 from its authors' code. Its pictures are known by what the text says of them; the tables are whole.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
+from loopcd.models.catalogue import published_as
+from loopcd.models.presets import Preset
+
 Family = Literal["huginn", "ouro"]
 FAMILIES: tuple[Family, ...] = ("huginn", "ouro")
 NAMES: dict[Family, str] = {"huginn": "Huginn-0125", "ouro": "Ouro-1.4B"}
+_FAMILY: dict[str, Family] = {"tomg-group-umd/huginn-0125": "huginn", "ByteDance/Ouro-1.4B": "ouro"}  # by hub id
 SHOWN: dict[str, str] = {
     "gsm8k": "GSM8K",
     "math500": "MATH-500",
@@ -29,6 +33,25 @@ READINGS = (
     ("mbpp", "plus"),
     ("strategyqa", "accuracy"),
 )
+
+# LoopCD's setting in Table 2, the best of the grid on each benchmark; loops count from 1
+_SETTINGS: dict[Family, dict[str, Preset]] = {
+    "huginn": {
+        "gsm8k": Preset(6, 0.3),
+        "math500": Preset(8, 0.1),
+        "humaneval": Preset(8, 0.3),
+        "mbpp": Preset(8, 0.3),
+        "strategyqa": Preset(8, 0.3),
+    },
+    "ouro": {
+        "gsm8k": Preset(1, 0.3),
+        "math500": Preset(2, 0.1),
+        "humaneval": Preset(2, 0.3),
+        "mbpp": Preset(1, 0.2),
+        "strategyqa": Preset(1, 0.3),
+    },
+}
+_FIXED_SETTING: dict[Family, Preset] = {"huginn": Preset(8, 0.3), "ouro": Preset(2, 0.2)}  # Table 9
 
 # Table 2, in the order of READINGS; then the tokens per second relative to greedy
 _MAIN: dict[Family, dict[str, tuple[float, ...]]] = {
@@ -97,6 +120,38 @@ HARD_SHARE = (10.0, 15.0)  # Figure 4: "roughly"
 CHANGES = {"ratio": 1.49, "first token": 1.2}  # appendix
 
 
+def family(model: str) -> Family | None:
+    """Which of the paper's two models this name, folder or hub id is; None: neither."""
+    return _FAMILY.get(published_as(model) or "")
+
+
+def setting(model: str, task: str) -> Preset:
+    """LoopCD's of Table 2, for one of the paper's models on one of its benchmarks."""
+    known = family(model)
+    if known is None:
+        raise ValueError(
+            f"--settings paper: the paper has no setting for {model}; its models are {' and '.join(_FAMILY)}, by hub id or as "
+            "a folder with their config.json"
+        )
+    if task not in SHOWN:
+        raise ValueError(f"--settings paper: the paper has no setting for the task {task}; its tasks are {', '.join(SHOWN)}")
+    return _SETTINGS[known][task]
+
+
+def beside(model: str, task: str, method: str, used: Preset | None = None) -> dict[str, float]:
+    """By reading, what the paper reports for a model and task of its own: Table 2's figures, or Table 9's where LoopCD was
+    `used` with the setting that is fixed there. Empty where it reports nothing."""
+    known = family(model) if task in SHOWN else None
+    if known is None or method not in _MAIN[known]:
+        return {}
+    row: tuple[float, ...] = _MAIN[known][method]
+    if method == "loopcd" and used != _SETTINGS[known][task]:
+        if used != _FIXED_SETTING[known]:
+            return {}
+        row = _FIXED[known]
+    return {reading: figure for (name, reading), figure in zip(READINGS, row, strict=False) if name == task}
+
+
 def known_task(task: str) -> str:
     """The benchmark whose figures stand beside ours: the task itself, or GSM8K where the paper does not have it."""
     return task if task in SHOWN else "gsm8k"
@@ -110,13 +165,15 @@ def known_reading(task: str, metric: str) -> tuple[str, str]:
 
 
 def main(family: Family, method: str, task: str, metric: str) -> float | None:
-    """Table 2."""
-    return _MAIN[family][method][READINGS.index(known_reading(task, metric))]
+    """Table 2; None for a method that it does not have."""
+    row = _MAIN[family].get(method)
+    return None if row is None else row[READINGS.index(known_reading(task, metric))]
 
 
-def speed(family: Family, method: str) -> float:
+def speed(family: Family, method: str) -> float | None:
     """Table 2, tokens per second relative to greedy."""
-    return _MAIN[family][method][-1]
+    row = _MAIN[family].get(method)
+    return None if row is None else row[-1]
 
 
 def fixed(family: Family, task: str, metric: str) -> tuple[float, float]:
