@@ -239,3 +239,17 @@ def test_a_draft_as_deep_as_the_model_is_refused(model, tokenizer):
     method = loopcd.Greedy(draft=loopcd.SelfDraft(loops=model.num_loops))
     with pytest.raises(ValueError, match=f"loops={model.num_loops}: from 1 to {model.num_loops - 1}"):
         loopcd.generate(model, tokenizer, "x", method)
+
+
+@pytest.mark.parametrize("coda", ["shared", "own"])
+@pytest.mark.parametrize("seed", range(4))
+def test_going_on_after_a_batched_draft(own_model, seed, coda):
+    """Rows of a batch accept different numbers of drafts; the cache that is left behind must not say otherwise."""
+    ids = torch.randint(0, 250, (3, 6), generator=torch.Generator().manual_seed(seed))
+    method = loopcd.LoopCD(1, 0.3, coda=coda, draft=loopcd.SelfDraft(2, 4, fallback=False))
+    options = {"custom_generate": method, "do_sample": False, "attention_mask": None}
+    at_once = own_model.generate(ids, max_new_tokens=20, **options)
+    first = own_model.generate(ids, max_new_tokens=9, return_dict_in_generate=True, **options)
+    rest = own_model.generate(first.sequences, max_new_tokens=11, past_key_values=first.past_key_values, **options)
+    assert torch.equal(rest, at_once)
+    assert first.past_key_values.lengths is None

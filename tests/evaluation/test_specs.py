@@ -3,6 +3,7 @@
 import pytest
 
 import loopcd
+from loopcd.cli.methods import build_method
 from loopcd.evaluation.plan import RunPlan, parse_seeds
 from loopcd.evaluation.specs import KINDS, MethodSpec, parse_methods
 
@@ -21,6 +22,12 @@ def test_exit_and_draft_are_settings_too() -> None:
     (leaving, drafting) = parse_methods("loopcd:exit_threshold=0.03,min_loops=15,greedy:draft_loops=2,draft_length=3")
     assert leaving.build() == loopcd.LoopCD(exit=loopcd.EarlyExit(0.03, 15))
     assert drafting.build() == loopcd.Greedy(draft=loopcd.SelfDraft(2, 3))
+
+
+def test_a_draft_is_the_same_on_both_command_lines() -> None:
+    for given in ({"draft_loops": 2}, {"draft_length": 3}, {"draft_loops": 2, "draft_length": 3}):
+        settings = ",".join(f"{name}={value}" for name, value in given.items())
+        assert parse_methods(f"loopcd:{settings}")[0].build() == build_method("loopcd", dict(given))
 
 
 def test_the_same_method_may_stand_there_with_different_settings() -> None:

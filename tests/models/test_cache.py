@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from transformers import Cache
 
 from loopcd.models import LoopCache, LoopedModel, cache_bytes
-from loopcd.models.cache import BLOCK, GROWTH
+from loopcd.models.cache import GROWTH
 from loopcd.models.layers import causal_mask
-from loopcd.models.slots import Span
+from loopcd.models.slots import BLOCK, Span
 from tools import MAKERS, assert_close, attending, left_padded, logits_of, random_ids
 
 few = settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -155,7 +155,7 @@ def with_exits(
         gone = state.keep(leaving.nonzero().squeeze(1))
         said[rows[leaving]] = model.head(model.readout(gone)[:, -1])
         if loop < model.num_loops:
-            cache.leave(gone.tokens.span, loop)
+            cache.leave(gone.tokens.span, loop, ids.device)
         state, rows = state.keep((~leaving).nonzero().squeeze(1)), rows[~leaving]
         if len(rows) == 0:
             break

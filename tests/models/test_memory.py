@@ -5,9 +5,11 @@ import sys
 import pytest
 import torch
 
+import loopcd
 from loopcd.models import LoopCache, LoopedModel, cache_bytes
 from loopcd.models.memory import check_memory, free_bytes
 from loopcd.models.presets import PUBLIC, empty_model, preset
+from standin import devices, placed
 from tools import MAKERS, random_ids
 
 
@@ -46,7 +48,7 @@ def test_free_memory_is_known_here() -> None:
 
 
 def test_a_cache_that_cannot_fit_is_refused_before_the_first_token(model: LoopedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    needed = cache_bytes(model, 20, batch=2)
+    needed = cache_bytes(model, 22, batch=2)  # the prompt and what may follow it
     memory = sys.modules[check_memory.__module__]
     monkeypatch.setattr(memory, "free_bytes", lambda device: needed - 1)
 
@@ -55,14 +57,45 @@ def test_a_cache_that_cannot_fit_is_refused_before_the_first_token(model: Looped
 
     handle = model.register_forward_pre_hook(computed)
     try:
-        with pytest.raises(MemoryError, match=r"the cache of 2 × 20 tokens takes .* MB .*slots.* free on cpu: use fewer"):
+        with pytest.raises(MemoryError, match=r"the cache of 2 × 22 tokens takes .* MB .*slots.* free on cpu: use fewer"):
             model.generate(random_ids(2, 20), max_new_tokens=2)
     finally:
         handle.remove()
     monkeypatch.setattr(memory, "free_bytes", lambda device: needed)
     assert model.generate(random_ids(2, 20), max_new_tokens=2, do_sample=False).shape == (2, 22)
-    with pytest.raises(MemoryError, match=r"2 × 20 tokens"):
+    with pytest.raises(MemoryError, match=r"2 × 22 tokens"):
         model.generate(random_ids(2, 20), max_new_tokens=2, num_loops=model.num_loops + 1)
+    with pytest.raises(MemoryError, match=r"2 × 23 tokens"):
+        model.generate(random_ids(2, 20), max_new_tokens=3, custom_generate=loopcd.LoopCD())
+
+
+def test_what_torch_keeps_on_a_gpu_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"mem_get_info": (100, 1000), "memory_reserved": 700, "memory_allocated": 250}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    assert free_bytes("cuda:0") == 100 + 450
+
+
+def test_a_plain_pass_keeps_no_cache(model: LoopedModel) -> None:
+    assert model(random_ids(1, 5)).past_key_values is None
+    assert model(random_ids(1, 5), use_cache=True).past_key_values.length == 5
+
+
+def test_a_cache_whose_limit_is_known_is_allocated_once(model: LoopedModel) -> None:
+    cache, places = LoopCache(limit=90), set()
+    for time in (7, *[1] * 80):
+        model(random_ids(2, time), past_key_values=cache)
+        kept = [cache.slot(index).keys for index in range(len(cache.layers))]
+        places.add(tuple(keys.data_ptr() for keys in kept if keys is not None))
+    assert len(places) == 1
+    assert cache.nbytes == cache_bytes(model, 90, batch=2)
+
+
+def test_several_devices_count_together(model: LoopedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = sys.modules[check_memory.__module__]
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1000)
+    assert memory.free_beside(model) == 1000
+    with devices():
+        assert memory.free_beside(placed(MAKERS["ouro"](), {"model.layers.1": "standin:1"})) == 2000
 
 
 def test_without_a_cache_nothing_needs_to_fit(model: LoopedModel, monkeypatch: pytest.MonkeyPatch) -> None:

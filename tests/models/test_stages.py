@@ -12,7 +12,7 @@ import loopcd
 from loopcd.models import LoopCache, LoopedModel
 from loopcd.models.layers import causal_mask
 from loopcd.models.slots import Span
-from tools import MAKERS, PAD, VOCABULARY, assert_close, attending, left_padded, logits_of, random_ids
+from tools import MAKERS, PAD, VOCABULARY, assert_close, attending, left_padded, logits_of, random_ids, tiny_ouro
 
 few = settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -262,3 +262,25 @@ def test_a_context_past_the_limit(model: LoopedModel) -> None:
     logits_of(model, random_ids(1, 256), cache)
     with pytest.raises(ValueError, match="257 tokens do not fit the model's context of 256"):
         logits_of(model, torch.tensor([[PAD]]), cache)
+
+
+def test_the_public_name_of_the_number_of_loops(own_model: LoopedModel) -> None:
+    ids = random_ids(1, 4)
+    for run in (own_model, lambda ids, **options: own_model.generate(ids, max_new_tokens=2, do_sample=False, **options)):
+        found, wanted = run(ids, num_steps=2), run(ids, num_loops=2)
+        assert torch.equal(getattr(found, "logits", found), getattr(wanted, "logits", wanted))
+        with pytest.raises(ValueError, match="num_steps=2 is another name of num_loops, which is 3"):
+            run(ids, num_steps=2, num_loops=3)
+
+
+def test_an_adapter_on_the_head_counts_for_some_tokens_too() -> None:
+    class Adapted(torch.nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return super().forward(input) + 1.5 * input[..., :1]
+
+    model, tokens = tiny_ouro(), torch.tensor([[5, 200, 7]])
+    head = Adapted(32, VOCABULARY, bias=False)
+    head.weight = model.lm_head.weight
+    model.lm_head = head
+    hidden = torch.randn(1, 32)
+    assert_close(model.head(hidden, tokens), model.head(hidden).gather(1, tokens))

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from loopcd.decoding.engine import Reading
+from loopcd.decoding.engine import Reading, sent
 from loopcd.models.stages import Coda, LoopedModel, LoopState
 
 
@@ -27,8 +27,8 @@ class EarlyLoop:
         parked = self.model.join_parked(self.parked)
         texts, within = torch.unique_consecutive(rows // count, return_inverse=True)
         every = len(texts) * count == len(reading.hidden)
-        read = self.model.read_parked(parked, count, None if every else texts.to(device))  # [texts, count, width]
-        return read[:, 0] if count == 1 else read[within.to(device), (rows % count).to(device)]
+        read = self.model.read_parked(parked, count, None if every else sent(texts, device))  # [texts, count, width]
+        return read[:, 0] if count == 1 else read[sent(within, device), sent(rows % count, device)]
 
     def clear(self) -> None:
         self.parked = []

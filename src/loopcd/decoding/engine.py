@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from loopcd.decoding.exits import EarlyExit, run_loops
 from loopcd.models.cache import LoopCache
-from loopcd.models.stages import LoopedModel, LoopState, checked_loops
+from loopcd.models.stages import LoopedModel, LoopState, checked_loops, wide
 
 
 @dataclass(frozen=True)
@@ -15,8 +17,14 @@ class Reading:
     """What the expert says about the next token of each row."""
 
     hidden: Tensor  # [batch × count, width], what the head reads
-    logits: Tensor  # [batch × count, vocab] float32
+    logits: Tensor  # [batch × count, vocab], at least float32
     count: int = 1  # successive tokens of each row, where several were read at once
+
+
+def sent(values: Tensor | Sequence[Any], device: torch.device) -> Tensor:
+    """Numbers of the host on the device, without waiting for it."""
+    made = values if isinstance(values, Tensor) else torch.tensor(values)
+    return made.to(device, non_blocking=True)
 
 
 class Engine:
@@ -57,4 +65,4 @@ class Engine:
         state = self.begin(input_ids, attention_mask)
         state, ran = run_loops(self.model, state, self.num_loops, self.exit, watch)
         hidden = self.model.readout(state, last=True)[:, -1]
-        return Reading(hidden, self.model.head(hidden).float()), ran
+        return Reading(hidden, wide(self.model.head(hidden))), ran

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from loopcd.decoding import checks
 from loopcd.decoding.rules import relative_change
-from loopcd.models.stages import LoopedModel, LoopState
+from loopcd.models.stages import LoopedModel, LoopState, wide
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,9 @@ class EarlyExit:
     def check(self, model: LoopedModel) -> None:
         if self.criterion == "gate" and not hasattr(model, "gate_logits"):
             raise ValueError(f'criterion="gate": {type(model).__name__} has no exit gate; use "latent"')
+        implementation = model.config._attn_implementation or ""
+        if self.exited == "skip" and "flash" in implementation:
+            raise ValueError(f'exited="skip" needs masks that attn_implementation={implementation!r} does not take: use "sdpa"')
 
 
 class _Judge:
@@ -51,14 +54,14 @@ class _Judge:
     def leaving(self, before: LoopState, after: LoopState) -> Tensor | None:
         """[rows] bool; None: no row leaves."""
         if self.rule.criterion == "gate":
-            stop = torch.sigmoid(self.model.gate_logits(after))  # pyright: ignore[reportCallIssue]
+            stop = torch.sigmoid(wide(self.model.gate_logits(after)))  # pyright: ignore[reportCallIssue]
             self.staying = 1 - stop if self.staying is None else self.staying * (1 - stop)
         if after.loop < self.rule.min_loops:
             return None
         if self.staying is not None:
             reached = 1 - self._mean(self.staying) >= self.rule.threshold
         else:
-            reached = self._mean(relative_change(before.hidden, after.hidden)) < self.rule.threshold
+            reached = self._mean(relative_change(wide(before.hidden), wide(after.hidden))) < self.rule.threshold
         return reached if bool(reached.any()) else None
 
     def _mean(self, per_token: Tensor) -> Tensor:
@@ -98,7 +101,7 @@ def run_loops(
             continue
         if ended is None and bool(leaving.all()):  # the usual end of a single row, without the work of telling rows apart
             if whole.cache is not None:
-                whole.cache.leave(whole.span, state.loop)
+                whole.cache.leave(whole.span, state.loop, device)
             return state, ran.fill_(state.loop)
         rows = torch.arange(batch, device=device) if state.tokens.span.rows is None else state.tokens.span.rows
         ended = torch.empty_like(state.hidden[:1]).repeat(batch, 1, 1) if ended is None else ended
@@ -106,7 +109,7 @@ def run_loops(
         ended[rows[gone]] = state.hidden[gone]
         ran[rows[gone].cpu()] = state.loop
         if whole.cache is not None:
-            whole.cache.leave(state.tokens.span.keep(gone), state.loop)
+            whole.cache.leave(state.tokens.span.keep(gone), state.loop, device)
         if not len(staying):
             return LoopState(ended, state.loop, whole), ran
         state = state.keep(staying)

@@ -1,9 +1,11 @@
 """`loopcd.generate` and `loopcd.stream`: texts in, texts out."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import index
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from transformers.generation.logits_process import LogitsProcessorList, TemperatureLogitsWarper, TopPLogitsWarper
@@ -13,9 +15,11 @@ from loopcd.decoding import checks
 from loopcd.decoding.loop import Job, Rows, Sampling
 from loopcd.decoding.methods import Greedy, Method
 from loopcd.decoding.texts import Interruptible, StopTexts, TextPieces, pad_left, trim
+from loopcd.models.memory import rows_that_fit
 from loopcd.models.stages import LoopedModel
 
 Prompt = str | Sequence[int]
+log = logging.getLogger("loopcd")
 
 
 @dataclass(frozen=True)
@@ -110,9 +114,18 @@ class _Request:
             pad_token_id=pad,
             num_loops=self.num_loops,
             init_seed=self.init_seed,
-            limit=length,
+            limit=length + self.method.reserve(self.tokenizer),
             numbers=numbers,
         )
+
+    def rows_at_once(self, longest: int, wanted: int) -> int:
+        """As many of the texts, of prompts of up to `longest` tokens, as there is memory for."""
+        wanted = min(wanted, _ran_out.get(self.model, wanted))
+        fitting = rows_that_fit(self.model, min(longest + self.max_new_tokens, self.model.max_context), self.num_loops)
+        if fitting is None or fitting >= wanted:
+            return wanted
+        log.info("memory for %d of %d texts at once", fitting, wanted)
+        return max(1, fitting)
 
     def _sampling(self, numbers: Sequence[int]) -> Sampling:
         if self.temperature == 0:
@@ -192,13 +205,8 @@ def generate(
         raise ValueError(f"numbers has {len(own)} entries for {len(encoded)} prompts: one a prompt")
     made: dict[int, Generation] = {}
     for batch in _batches(encoded, batch_size, request):
-        job = request.job([encoded[i] for i in batch], [own[i] for i in batch])
-        if interrupt is not None:
-            job.stopping.append(Interruptible(interrupt))
-        rows = method.rows(job)
-        texts = [request.generation(rows, row) for row in range(len(batch))]
+        texts, seeds = _texts(request, [encoded[i] for i in batch], [own[i] for i in batch], interrupt)
         if trace is not None:
-            seeds = rows.init_seeds or [init_seed] * len(batch)
             traced = ([given[i] for i in batch], texts, [own[i] for i in batch], seeds)
             traces = trace(Batch(model, tokenizer, method, num_loops, *traced)) or [None] * len(batch)
             texts = [replace(text, trace=each) for text, each in zip(texts, traces, strict=True)]
@@ -209,11 +217,43 @@ def generate(
 
 
 def _batches(encoded: list[list[int]], size: int, request: _Request) -> Iterator[list[int]]:
-    """Prompts by length; one that may reach the end of the context runs alone, so that it cannot cut others short."""
+    """Prompts by length, as many at a time as there is memory for; one that may reach the end of the context runs alone, so
+    that it cannot cut others short."""
     order = sorted(range(len(encoded)), key=lambda i: len(encoded[i]))
     fitting = [i for i in order if len(encoded[i]) + request.max_new_tokens <= request.room]
-    yield from (fitting[start : start + size] for start in range(0, len(fitting), size))
+    left = fitting
+    while left:
+        batch = left[:size]
+        rows = request.rows_at_once(len(encoded[batch[-1]]), len(batch))
+        yield batch[:rows]
+        left = left[rows:]
     yield from ([i] for i in order[len(fitting) :])
+
+
+_ran_out: "WeakKeyDictionary[LoopedModel, int]" = WeakKeyDictionary()  # texts at once, since memory ran out with more
+
+
+def _texts(
+    request: _Request, prompts: Sequence[Sequence[int]], numbers: Sequence[int], interrupt: Any
+) -> tuple[list[Generation], list[Any]]:
+    """What is made of these prompts together, and the seeds of their initial states; in two halves where memory runs out."""
+    job = request.job(prompts, numbers)
+    if interrupt is not None:
+        job.stopping.append(Interruptible(interrupt))
+    try:
+        rows = request.method.rows(job)
+        made = [request.generation(rows, row) for row in range(len(prompts))]
+        return made, rows.init_seeds or [request.init_seed] * len(prompts)
+    except torch.OutOfMemoryError:
+        if len(prompts) == 1 or request.model in _ran_out:  # once is bad luck, twice is a wrong setting
+            raise
+    half = (len(prompts) + 1) // 2
+    _ran_out[request.model] = half
+    log.warning("out of memory with %d texts at once: going on with %d, nothing is lost", len(prompts), half)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    parts = [_texts(request, prompts[at], numbers[at], interrupt) for at in (slice(half), slice(half, None))]
+    return parts[0][0] + parts[1][0], parts[0][1] + parts[1][1]
 
 
 def stream(

@@ -4,7 +4,8 @@ transformers' `generate` drives it through `run_custom_generate`; `loopcd.genera
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,8 +14,9 @@ from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
+from loopcd.decoding.bans import nothing_left, parted, rule_out
 from loopcd.decoding.engine import Engine, Reading
-from loopcd.decoding.scoring import Scores
+from loopcd.decoding.scoring import PlainScorer, Scorer, Scores
 from loopcd.models.cache import LoopCache
 from loopcd.models.memory import check_memory
 from loopcd.models.stages import LoopedModel, LoopState
@@ -33,10 +35,15 @@ class Sampling:
     keep_scores: bool = False
     keep_logits: bool = False
 
+    @cached_property
+    def parts(self) -> tuple[list[Any], LogitsProcessorList]:
+        """The processors that rule tokens out before a method scores, and those that change its scores."""
+        return parted(self.processors)
+
     @property
     def plain(self) -> bool:
         """Whether the best token can be taken without looking at the whole vocabulary."""
-        return not self.draw and not self.processors and not self.keep_scores
+        return not self.draw and not self.parts[1] and not self.keep_scores
 
     @property
     def keeps(self) -> bool:
@@ -68,7 +75,7 @@ class Job:
 
     def engine(self, method: "Method") -> Engine:
         batch, time = self.input_ids.shape
-        check_memory(self.model, tokens=time, batch=batch, num_loops=self.num_loops)
+        check_memory(self.model, tokens=max(time, self.limit or 0), batch=batch, num_loops=self.num_loops)
         return Engine(self.model, self.num_loops, method.exit, self.init_seed, self.cache, self.limit, self.token_type_ids)
 
 
@@ -92,10 +99,17 @@ def steps(method: "Method", job: Job) -> Iterator[Step]:
     scorer = method.scorer(engine, job.tokenizer)
     text = job.input_ids
     going = torch.ones(text.shape[0], dtype=torch.bool, device=text.device)
-    reading, loops = prefill(engine, job, scorer.watch)
+    reading, loops = prefill(engine, job, scorer, scorer.watch)
     while True:
-        scores = scorer.score(reading, engine.cache)
-        picked, processed = pick(scores, text, job.sampling)
+        possible, added = reading, None
+        if job.sampling.parts[0]:
+            ruled = rule_out(job.sampling.parts[0], text, reading.logits, isinstance(scorer, PlainScorer))
+            stuck = (going & ~ruled.possible).nonzero().flatten().tolist()
+            if stuck:
+                raise nothing_left(stuck[0], text)
+            possible, added = replace(reading, logits=ruled.logits), ruled.added
+        scores = scorer.score(possible, engine.cache)
+        picked, processed = pick(scores, text, job.sampling, added)
         if job.pad_token_id is not None:
             picked = torch.where(going, picked, job.pad_token_id)
         text = torch.cat([text, picked[:, None]], dim=-1)
@@ -107,27 +121,34 @@ def steps(method: "Method", job: Job) -> Iterator[Step]:
         reading, loops = engine.read(picked[:, None], watch=scorer.watch)
 
 
-def prefill(engine: Engine, job: Job, watch: Callable[[LoopState], None]) -> tuple[Reading, Tensor]:
-    """Read what the cache does not hold yet of the prompts, in pieces of `job.chunk` tokens where that is given."""
+def prefill(engine: Engine, job: Job, scorer: Scorer, watch: Callable[[LoopState], None]) -> tuple[Reading, Tensor]:
+    """Read what the cache does not hold yet of the prompts, in pieces of `job.chunk` tokens where that is given.
+
+    Tokens that a draft wrote and left unread are read as they would have been, one by one.
+    """
     new, mask = job.input_ids[:, engine.cache.length :], job.attention_mask
+    behind = max(0, min(engine.cache.behind, new.shape[1] - 1))
     whole = job.chunk is None or engine.model.prompt_options(new, job.token_type_ids)  # read in both directions: at once
-    size = new.shape[1] if whole else job.chunk
+    size = max(1, new.shape[1] if whole else job.chunk or 1)
     read = None
-    for start in range(0, new.shape[1], max(1, size)):
-        part_mask = None if mask is None else mask[:, mask.shape[1] - new.shape[1] + start :][:, :size]
-        read = engine.read(new[:, start : start + size], part_mask, watch)
+    for start in [*range(behind), *range(behind, new.shape[1], size)]:
+        stop = start + 1 if start < behind else start + size
+        part_mask = None if mask is None else mask[:, mask.shape[1] - new.shape[1] + start :][:, : stop - start]
+        read = engine.read(new[:, start:stop], part_mask, watch)
+        if start < behind:
+            scorer.score(read[0], engine.cache)  # what was watched belongs to this token
     if read is None:
         raise ValueError("the prompt is empty, or past_key_values hold all of it: at least one token has to be read")
     return read
 
 
-def pick(scores: Scores, text: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor | None]:
-    """The next token [batch], and the processed scores where anything needed the whole vocabulary."""
-    if sampling.plain:
+def pick(scores: Scores, text: Tensor, sampling: Sampling, added: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+    """The next token [batch], and the processed scores where anything needed the whole vocabulary; `added` is part of them."""
+    if sampling.plain and added is None:
         return scores.best(), None
-    full = scores.full().clone()
-    if sampling.processors:
-        full = sampling.processors(text, full)  # pyright: ignore[reportArgumentType]
+    full = scores.full().clone() if added is None else scores.full() + added
+    if sampling.parts[1]:
+        full = sampling.parts[1](text, full)  # pyright: ignore[reportArgumentType]
     if not sampling.draw:
         return full.argmax(dim=-1), full
     probabilities = full.softmax(dim=-1)
@@ -167,7 +188,7 @@ def collect(made: Iterator[Step], pad: int, on_step: Callable[[Step], None] | No
     going = going.gather(1, order)
 
     def gathered(name: str, fill: int) -> Tensor:
-        values = torch.stack([getattr(step, name).cpu() for step in done], dim=1).gather(1, order)
+        values = torch.stack([getattr(step, name) for step in done], dim=1).cpu().gather(1, order)
         return values.masked_fill(~going, fill)
 
     return Rows(
@@ -258,13 +279,14 @@ def run_custom_generate(
         num_loops=num_loops,
         init_seed=init_seed,
         cache=past_key_values,
+        limit=config.max_length,
         chunk=config.prefill_chunk_size,
         token_type_ids=token_type_ids,
     )
     rows = method.rows(job, None if streamer is None else lambda step: _put(streamer, step))
     if streamer is not None:
         streamer.end()
-    sequences = torch.cat([input_ids, rows.tokens], dim=1)
+    sequences = torch.cat([input_ids, rows.tokens.to(input_ids.device)], dim=1)
     if not detailed:
         return sequences
     return LoopedOutput(

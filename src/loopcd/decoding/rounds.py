@@ -25,12 +25,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from loopcd.decoding.bans import Ruled, nothing_left, rule_out
 from loopcd.decoding.draft import TRIAL, DraftReport, Pace, Probe, SelfDraft, pace_of
-from loopcd.decoding.engine import Engine, Reading
+from loopcd.decoding.engine import Engine, Reading, sent
 from loopcd.decoding.loop import Job, Step, pick, prefill
-from loopcd.decoding.scoring import ContrastScorer, Scores
+from loopcd.decoding.scoring import ContrastScorer, PlainScorer, Scores
 from loopcd.decoding.texts import Stopper
-from loopcd.models.stages import LoopState
+from loopcd.models.stages import LoopState, wide
 
 if TYPE_CHECKING:
     from loopcd.decoding.methods import Method
@@ -45,15 +46,22 @@ def drafted_steps(method: "Method", draft: SelfDraft, job: Job, reports: list[Dr
     engine = job.engine(method)
     if job.sampling.keeps and job.input_ids.shape[0] > 1:
         raise ValueError("output_scores and output_logits with a draft: for one row at a time, since rows do not keep step")
+    implementation = engine.model.config._attn_implementation or ""
+    if "flash" in implementation and job.input_ids.shape[0] > 1:
+        raise ValueError(
+            f"attn_implementation={implementation!r} cannot serve rows of different lengths, which drafting in a batch makes: "
+            "use 'sdpa', or one row at a time"
+        )
     rounds = Rounds(method, draft, job, engine)
     reports.append(rounds.report)
-    yield from rounds.plain(prefill(engine, job, rounds.watch)[0])
+    yield from rounds.plain(prefill(engine, job, rounds.scorer, rounds.watch)[0])
     while any(rounds.going):
         length = min(rounds.next(), rounds.stopper.remaining(rounds.going), engine.model.max_context - engine.cache.length)
         if length > 1:
             yield from rounds.drafted(length)
         else:
             yield from rounds.plain(engine.read(rounds.unread(), watch=rounds.watch)[0])
+    rounds.level()
 
 
 class Rounds:
@@ -65,6 +73,7 @@ class Rounds:
         self.stopper = Stopper(job.stopping, job.input_ids)
         self.going = [True] * job.input_ids.shape[0]
         self.pending = job.input_ids[:, -1].tolist()  # the last token of each row, chosen but not read
+        self.held: dict[int, int] = {}  # columns of rows that have ended which hold their text
         self.report = DraftReport(0, 0)
         self.pace: Pace | None = None  # None while there is no plan
         self.probe: Probe | None = None
@@ -87,7 +96,7 @@ class Rounds:
         return self.pace.next() if self.draft.fallback else self.report.length
 
     def unread(self) -> Tensor:
-        return torch.tensor(self.pending, device=self.job.input_ids.device)[:, None]  # [batch, 1]
+        return sent(self.pending, self.job.input_ids.device)[:, None]  # [batch, 1]
 
     def watch(self, state: LoopState) -> None:
         self.scorer.watch(state)
@@ -117,7 +126,8 @@ class Rounds:
         report.row_rounds += rows
         report.proposed += rows * (length - 1)
         counts = [0] * len(self.going)
-        for step in self._settle(self._verify(states, length), [draft.tolist() for draft in drafts], length):
+        verified = self._verify(states, length)
+        for step in self._settle(verified, torch.stack(drafts).tolist(), length):  # [length - 1, batch]
             counts = [count + taking for count, taking in zip(counts, step.going.tolist(), strict=True)]
             yield step
         report.emitted += sum(counts)
@@ -147,7 +157,7 @@ class Rounds:
             state = model.advance(state)
             self.scorer.watch(state)
         hidden = model.readout(state).flatten(0, 1)  # [batch × length, width]
-        return Reading(hidden, model.head(hidden).float(), count=length)
+        return Reading(hidden, wide(model.head(hidden)), count=length)
 
     def _crop(self, refused: Sequence[int]) -> None:
         """Take so many columns off each row. One that has ended falls back to the shortest that goes on: what it holds there
@@ -160,18 +170,33 @@ class Rounds:
         kept = [length - less for length, less in zip(lengths, refused, strict=True)]
         shortest = min((length for length, going in zip(kept, self.going, strict=True) if going), default=max(kept))
         kept = [length if going else min(length, shortest) for length, going in zip(kept, self.going, strict=True)]
-        cache.crop_rows(torch.tensor(kept, device=self.job.input_ids.device))
+        for row in [row for row, going in enumerate(self.going) if not going]:
+            self.held[row] = min(kept[row], self.held.get(row, kept[row]))
+        cache.crop_rows(torch.tensor(kept))
+
+    def level(self) -> None:
+        """At the end: every row holds as much as the shortest, so that whoever goes on from the cache finds no row ahead."""
+        if len(self.held) > 1:
+            cache, shortest = self.engine.cache, min(self.held.values())
+            cache.crop_rows(torch.full((len(self.going),), shortest))
+            cache.behind = max(len(text) for text in self.stopper.texts) - 1 - shortest
 
     def _settle(self, reading: Reading, drafts: list[list[int]], length: int) -> Iterator[Step]:
         """Choose token after token, in each row as long as its drafts are what was chosen."""
+        ruled = self._ruled(reading, drafts, length)
+        reading = reading if ruled is None else replace(reading, logits=ruled.logits)
         scores = self.scorer.score(reading, self.engine.cache)
-        best = scores.best().view(-1, length) if self.job.sampling.plain else None  # [batch, length]
-        near = self._near(reading, scores) if length > 1 else None
+        added = None if ruled is None else ruled.added
+        plain = self.job.sampling.plain and added is None
+        best, near = self._told(reading, scores, plain)
         taking = list(self.going)
         for index in range(length):
             if not any(taking):
                 return
-            chosen, processed = self._choose(scores, best, index, taking)
+            for row in [row for row, wanted in enumerate(taking) if wanted and ruled is not None]:
+                if not bool(ruled.possible[row * length + index]):  # pyright: ignore[reportOptionalMemberAccess]
+                    raise nothing_left(row, self.stopper.text(row))
+            chosen, processed = self._choose(scores, best, index, taking, added)
             yield self._step(reading, scores, index, chosen, taking, processed)
             for row in [row for row, wanted in enumerate(taking) if wanted]:
                 self.report.near_ties += near is not None and near[row][index]
@@ -180,8 +205,19 @@ class Rounds:
                 taking[row] = self.going[row] and index + 1 < length and chosen[row] == drafts[index][row]
                 self.report.accepted += taking[row]
 
-    def _near(self, reading: Reading, scores: Scores) -> list[list[bool]]:
-        """[batch][length], the choices that a rounding error could decide."""
+    def _told(self, reading: Reading, scores: Scores, plain: bool) -> tuple[list[list[int]] | None, list[list[int]] | None]:
+        """[batch][length] the best tokens, where they are what is chosen, and the choices that a rounding error could decide,
+        where several tokens are judged; the device is waited for once."""
+        asked = [scores.best()] if plain else []
+        if reading.count > 1:
+            asked.append(self._near(reading, scores).long())
+        if not asked:
+            return None, None
+        told = torch.stack(asked).view(len(asked), -1, reading.count).tolist()
+        return told[0] if plain else None, told[-1] if reading.count > 1 else None
+
+    def _near(self, reading: Reading, scores: Scores) -> Tensor:
+        """[batch × length] bool, the choices that a rounding error could decide."""
         within = NEAR.get(self.engine.model.dtype, NEAR[torch.float32])
         near = torch.zeros(reading.logits.shape[0], dtype=torch.bool, device=reading.logits.device)
         if scores.values.shape[1] > 1:
@@ -190,27 +226,54 @@ class Rounds:
         if isinstance(self.scorer, ContrastScorer):
             border = reading.logits.amax(dim=-1, keepdim=True) + math.log(self.scorer.plausibility)
             near |= ((reading.logits - border).abs() < within).any(dim=-1)
-        return near.view(-1, reading.count).tolist()
+        return near
 
-    def _choose(self, scores: Scores, best: Tensor | None, index: int, rows: Sequence[bool]) -> tuple[list[int], Tensor | None]:
+    def _ruled(self, reading: Reading, drafts: list[list[int]], length: int) -> Ruled | None:
+        """What the processors rule out, position by position: each sees the row's own text with the drafts before it."""
+        early = self.job.sampling.parts[0]
+        if not early:
+            return None
+        plain, logits, device = isinstance(self.scorer, PlainScorer), reading.logits.clone(), reading.logits.device
+        added = None
+        possible = torch.ones(len(logits), dtype=torch.bool)
+        for row in [row for row, going in enumerate(self.going) if going]:
+            text = list(self.stopper.texts[row])
+            for index in range(length):
+                at = row * length + index
+                ruled = rule_out(early, torch.tensor([text], device=device), reading.logits[at : at + 1], plain)
+                possible[at] = bool(ruled.possible[0])
+                if possible[at]:  # where nothing is, it matters only if the text gets there
+                    logits[at : at + 1] = ruled.logits
+                if ruled.added is not None:
+                    added = torch.zeros_like(logits) if added is None else added
+                    added[at : at + 1] = ruled.added
+                if index + 1 == length or not bool(torch.isfinite(ruled.logits[0, drafts[index][row]])):
+                    break  # no text goes on by a draft that is ruled out
+                text.append(drafts[index][row])
+        return Ruled(logits, added, possible)
+
+    def _choose(
+        self, scores: Scores, best: list[list[int]] | None, index: int, rows: Sequence[bool], added: Tensor | None
+    ) -> tuple[list[int], Tensor | None]:
         """The token of each row in `rows`; row by row where the text or a generator counts, since rows do not keep step."""
         if best is not None:
-            return best[:, index].tolist(), None
+            return [row[index] for row in best], None
         sampling, chosen, processed = self.job.sampling, list(self.pending), None
         for row in [row for row, wanted in enumerate(rows) if wanted]:
             own = replace(sampling, generators=None if sampling.generators is None else [sampling.generators[row]])
             at = torch.tensor([row * scores.count + index])
-            picked, processed = pick(scores.take(at), self.stopper.text(row), own)
+            more = None if added is None else added[at]
+            picked, processed = pick(scores.take(at), self.stopper.text(row), own, more)
             chosen[row] = int(picked)
         return chosen, processed
 
     def _step(
         self, reading: Reading, scores: Scores, index: int, chosen: list[int], taking: list[bool], processed: Tensor | None
     ) -> Step:
-        device, count = self.job.input_ids.device, scores.count
+        count = scores.count
         return Step(
-            torch.tensor(chosen, device=device),
-            torch.tensor(taking, device=device),
+            torch.tensor(chosen),
+            torch.tensor(taking),
             torch.full((len(chosen),), self.engine.num_loops),
             scores.contested[index::count],
             scores.touched[index::count],

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from loopcd.decoding import rules
 from loopcd.decoding.early import EarlyLoop
-from loopcd.decoding.engine import Engine, Reading
+from loopcd.decoding.engine import Engine, Reading, sent
 from loopcd.models.cache import LoopCache
-from loopcd.models.stages import Coda, LoopedModel, LoopState
+from loopcd.models.stages import Coda, LoopedModel, LoopState, wide
 
 USUAL = 8  # few positions have as many plausible tokens; so many are looked for at every step
 FEW = 512  # up to so many plausible tokens, their rows of the head are gathered; beyond, the whole head is cheaper
@@ -102,12 +102,30 @@ class ContrastScorer:
         return self._head(hidden, tokens)
 
     def score(self, reading: Reading, cache: LoopCache) -> Scores:
-        best = reading.logits.topk(min(USUAL, reading.logits.shape[1]), dim=-1)
-        seen = best.values.cpu()  # from here on what is decided is decided there: the device is waited for once
+        expert, tokens = self._best(reading, USUAL)
+        seen = expert.cpu()  # from here on what is decided is decided there: the device is waited for once
         if seen.shape[1] == 1 or (self.lazy and self._settled(seen)):
-            values, nowhere = self._uncontested(best.values)
-            return Scores(values, best.indices[:, :1], reading.logits.shape[1], nowhere, nowhere, reading.count)
-        return self._contest(reading, best.values, best.indices, seen)
+            values, nowhere = self._uncontested(expert)
+            return Scores(values, tokens[:, :1], reading.logits.shape[1], nowhere, nowhere, reading.count)
+        return self._contest(reading, expert, tokens, seen)
+
+    def _best(self, reading: Reading, count: int) -> tuple[Tensor, Tensor]:
+        """The best tokens' logits and ids, [batch, k]. A head that rounds to 16 bits makes many logits equal, and leaves little
+        of a difference: so theirs are computed again, in 32."""
+        values, tokens = reading.logits.topk(min(count, reading.logits.shape[1]), dim=-1)
+        if not self._rounded(reading):
+            return values, tokens
+        exact = self._head(reading.hidden, tokens).masked_fill(values == rules.IMPOSSIBLE, rules.IMPOSSIBLE)
+        exact, order = exact.sort(dim=-1, descending=True)
+        return exact, tokens.gather(1, order)
+
+    @staticmethod
+    def _rounded(reading: Reading) -> bool:
+        return reading.hidden.dtype.itemsize < 4
+
+    def _slack(self, reading: Reading, best: Tensor) -> Tensor | float:
+        """How far rounding may have moved logits near the best one, [batch, 1]."""
+        return 2 * torch.finfo(reading.hidden.dtype).eps * best.abs() if self._rounded(reading) else 0.0
 
     def _settled(self, seen: Tensor) -> bool:
         """Whether in every row the second of the best logits [batch, k] is implausible, by more than a rounding error.
@@ -127,26 +145,33 @@ class ContrastScorer:
     def _contest(self, reading: Reading, expert: Tensor, tokens: Tensor, seen: Tensor) -> Scores:
         """The scores where in some row several tokens are plausible; the best ones' logits and ids are given, [batch, k], the
         logits once more on the CPU (`seen`)."""
+        border, count = math.log(self.plausibility), USUAL
+        while count < reading.logits.shape[1]:
+            last = seen[:, -1:] >= seen[:, :1] + border - self._slack(reading, seen[:, :1])
+            if not bool(last.any()):
+                break
+            count *= 8  # there may be more
+            expert, tokens = self._best(reading, count)
+            seen = expert.cpu()
         allowed = rules.plausible(seen, self.plausibility)
-        if bool(allowed[:, -1].any()) and expert.shape[1] < reading.logits.shape[1]:  # there may be more
-            everywhere = rules.plausible(reading.logits, self.plausibility)
-            expert, tokens = reading.logits.topk(int(everywhere.sum(dim=-1).max()), dim=-1)
-            allowed = rules.plausible(expert.cpu(), self.plausibility)
         contested = allowed[:, 1]
         touched = self.where(reading, contested)
         amateur = torch.zeros_like(expert)
         asked = touched if self.lazy else torch.ones_like(touched)
         if self.strength > 0 and bool(asked.any()):
             rows = asked.nonzero().squeeze(1)
-            hidden, at = self.amateur_hidden(reading, rows), rows.to(expert.device)
-            amateur[at] = self.amateur_logits(hidden, tokens[at], expert[at], allowed[rows].to(expert.device))
-        values = rules.contrast(expert, amateur, self.strength, allowed.to(expert.device))
+            hidden, at = self.amateur_hidden(reading, rows), sent(rows, expert.device)
+            amateur[at] = self.amateur_logits(hidden, tokens[at], expert[at], sent(allowed[rows], expert.device))
+        values = rules.contrast(expert, amateur, self.strength, sent(allowed, expert.device))
         return Scores(values, tokens, reading.logits.shape[1], contested, touched, reading.count)
 
     def _head(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        """[n, k], logits of some tokens in at least 32 bits."""
         if tokens.shape[1] <= FEW:
-            return self.model.head(hidden, tokens).float()
-        return self.model.head(hidden).float().gather(1, tokens)
+            return self.model.head(wide(hidden), tokens)
+        if hidden.dtype.itemsize < 4:
+            return torch.cat([self.model.head(hidden.float(), part) for part in tokens.split(FEW, dim=1)], dim=1)
+        return self.model.head(hidden).gather(1, tokens)
 
 
 class LoopScorer(ContrastScorer):
@@ -188,7 +213,7 @@ class LoopGuidanceScorer:
         early = self.model.head(self.early.read(reading, torch.arange(len(logits)))).float()
         self.early.clear()
         weight = rules.adaptive_weight(logits, self.weight) if self.adaptive else self.weight
-        values = rules.loop_guidance(logits, early, weight)
+        values = rules.loop_guidance(logits, early, weight).masked_fill(logits == rules.IMPOSSIBLE, rules.IMPOSSIBLE)
         return Scores(values, None, logits.shape[1], nowhere, ~nowhere, reading.count)
 
 

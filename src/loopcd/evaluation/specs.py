@@ -78,7 +78,7 @@ class MethodSpec:
         if leaving:
             own["exit"] = EarlyExit(**leaving)  # pyright: ignore[reportArgumentType]
         if drafting:
-            own["draft"] = SelfDraft(**drafting)  # pyright: ignore[reportArgumentType]
+            own["draft"] = SelfDraft(**{"loops": None, "length": None, **drafting})  # pyright: ignore[reportArgumentType]
         try:
             return KINDS[self.name](**own)
         except TypeError as error:  # a text where a number belongs

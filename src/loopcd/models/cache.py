@@ -2,9 +2,9 @@
 
 A looped model attends once per (loop, layer), so it keeps one slot of keys and values for each. All slots of a cache share
 their columns: column c of row b is the same token everywhere. A pass first opens a `Span` of columns (`LoopCache.open`),
-then every attention call writes into its slot there. Storage grows geometrically, is never concatenated, and can be
-cropped, also row by row. A model that is read out early through layers with keys of their own (Huginn's coda) keeps those
-in a `Branch`.
+then every attention call writes into its slot there. Storage is taken once where the longest text is known, grows
+geometrically otherwise, is never concatenated, and can be cropped, also row by row. A model that is read out early through
+layers with keys of their own (Huginn's coda) keeps those in a `Branch`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from loopcd.models.slots import Slot, Span, column_index, row_index
+from loopcd.models.slots import Slot, Span, column_index, in_blocks, row_index
 
 Exited = Literal["last", "skip"]
 
 GROWTH = 1.5
-BLOCK = 32  # columns are reserved in multiples of this
 
 
 class Branch:
@@ -35,7 +34,7 @@ class Branch:
         self.latents: Tensor | None = None  # [batch, capacity, width]
         self.whole = True  # False when a pass was not parked, so that columns are missing
         self.kept = 0  # columns that are parked
-        self.done: int | Tensor = 0  # columns that went through the slots; [batch] where rows differ
+        self.done: int | Tensor = 0  # columns that went through the slots; [batch] on the CPU where rows differ
 
     def park(self, hidden: Tensor, span: Span) -> None:
         """Keep the latents [batch, time, width] of the span's columns."""
@@ -60,13 +59,14 @@ class Branch:
             start = max(0, min(self.done, span.stop - count))
             self.done = span.stop
             return self.latents[:, start : span.stop], Span(span.batch, start, span.stop)
-        stops = span.columns[:, -1] + 1 if span.columns is not None else torch.full((span.batch,), span.stop)
-        stops = stops.to(self.latents.device)
+        lengths = self._cache.lengths  # which are those after the span
+        stops = torch.full((span.batch,), span.stop) if lengths is None else lengths
         time = max(count, int((stops - self.done).max()))
-        columns = (stops[:, None] - time + torch.arange(time, device=stops.device)).clamp(min=0)
+        columns = (stops[:, None] - time + torch.arange(time)).clamp(min=0)
         self.done = stops
-        rows = torch.arange(span.batch, device=stops.device)[:, None]
-        return self.latents[rows, columns], Span(span.batch, int(columns.min()), int(stops.max()), columns=columns)
+        there = columns.to(self.latents.device, non_blocking=True)
+        rows = torch.arange(span.batch, device=there.device)[:, None]
+        return self.latents[rows, there], Span(span.batch, int(columns.min()), int(stops.max()), columns=there)
 
     def crop(self, length: int) -> None:
         self.kept = min(self.kept, length)
@@ -128,8 +128,8 @@ class LoopCache(Cache):
     """A transformers `Cache` with one slot per (loop, layer).
 
     `exited` says how later tokens see, at loop r, a token that left the loop before r: by its `"last"` computed entry,
-    or not at all (`"skip"`, the public Huginn code's default). `limit` bounds the growth, for example by the
-    longest text that a call can make.
+    or not at all (`"skip"`, the public Huginn code's default). `limit` is the longest text that a call can make: room for it
+    is taken at once, and a longer one is still possible.
     """
 
     def __init__(self, exited: Exited = "last", limit: int | None = None) -> None:
@@ -140,7 +140,8 @@ class LoopCache(Cache):
         self.limit = limit
         self.batch = 0
         self.length = 0  # columns in use
-        self.lengths: Tensor | None = None  # [batch], where rows have different lengths
+        self.lengths: Tensor | None = None  # [batch] on the CPU, where rows have different lengths
+        self.behind = 0  # tokens that were written after these and not read
         self.span: Span | None = None  # what the pass under way writes
         self.valid: Tensor | None = None  # [batch, length] bool, False for padding; None: no padding
         self.depths: Tensor | None = None  # "skip": [batch, length] loops each column ran; None: nothing left early
@@ -148,16 +149,16 @@ class LoopCache(Cache):
         self.branches: dict[Any, Branch] = {}
         self.input_ids: Tensor | None = None  # [batch, length], where a model looks its tokens up again
 
-    def open(self, batch: int, time: int, padding: Tensor | None = None) -> Span:
-        """Take the next `time` columns of each row; `padding` [batch, time] marks real tokens by True."""
+    def open(self, batch: int, time: int, padding: Tensor | None = None, device: torch.device | None = None) -> Span:
+        """Take the next `time` columns of each row; `padding` [batch, time] marks real tokens by True. The tokens' device."""
         if self.batch not in (0, batch):
             raise ValueError(f"a pass of {batch} rows on a cache of {self.batch} rows")
-        self.batch = batch
+        self.batch, self.behind = batch, 0
         if self.lengths is None:
             span = Span(batch, self.length, self.length + time)
         else:
-            columns = self.lengths[:, None] + torch.arange(time, device=self.lengths.device)
-            span = Span(batch, int(self.lengths.min()), int(columns.max()) + 1, columns=columns)
+            columns = self.lengths[:, None] + torch.arange(time)
+            span = Span(batch, int(self.lengths.min()), int(columns.max()) + 1, columns.to(device or "cpu", non_blocking=True))
             self.lengths = self.lengths + time
         self._extend_valid(span, padding)
         if self.depths is not None:
@@ -205,13 +206,12 @@ class LoopCache(Cache):
             self.branches[name] = Branch(self, slots)
         return self.branches[name]
 
-    def leave(self, span: Span, loop: int) -> None:
-        """Note that the span's tokens, some of those of the open pass, left after `loop` loops."""
+    def leave(self, span: Span, loop: int, device: torch.device) -> None:
+        """Note that the span's tokens, some of those of the open pass, left after `loop` loops; their latents' device."""
         if self.exited == "last":
             if self.reach is None:
                 self.reach = Reach(self.span or span, loop)
             return
-        device = next(slot.device for slot in self._all_slots() if slot.is_initialized)
         if self.depths is None:
             self.depths = torch.full((self.batch, self.length), _FULL_DEPTH, dtype=torch.int32, device=device)
         self.depths[row_index(span, device), column_index(span, device)] = loop
@@ -229,9 +229,9 @@ class LoopCache(Cache):
         return None if self.depths is None else self.depths >= loop
 
     def capacity_for(self, columns: int, current: int) -> int:
-        grown = max(columns, int(current * GROWTH))
-        capacity = -(-grown // BLOCK) * BLOCK
-        return capacity if self.limit is None else max(columns, min(capacity, self.limit))
+        if self.limit is not None and columns <= self.limit:
+            return self.limit
+        return in_blocks(max(columns, int(current * GROWTH)))
 
     def crop(self, tokens_to_remove: int) -> None:
         """Drop the last columns: a negative number is how many (0: none), a positive one the length to keep.
@@ -243,7 +243,7 @@ class LoopCache(Cache):
         self.lengths = None if self.lengths is None else self.lengths.clamp(max=self.length)
 
     def crop_rows(self, lengths: Tensor) -> None:
-        """Keep `lengths[b]` columns of row b: what each row accepted of a draft."""
+        """Keep `lengths[b]` (on the CPU) columns of row b: what each row accepted of a draft."""
         self._crop_columns(int(lengths.max()))
         self.lengths = None if bool((lengths == self.length).all()) else lengths
         if self.reach is not None:
@@ -252,7 +252,7 @@ class LoopCache(Cache):
             branch.crop_rows(lengths)
 
     def _crop_columns(self, length: int) -> None:
-        self.length, self.span = length, None
+        self.length, self.span, self.behind = length, None, 0
         self.valid = None if self.valid is None else self.valid[:, :length]
         self.depths = None if self.depths is None else self.depths[:, :length]
         self.input_ids = None if self.input_ids is None else self.input_ids[:, :length]

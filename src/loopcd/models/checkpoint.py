@@ -6,6 +6,7 @@ Each finding is one sentence that says what was wrong, where, and what would be 
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,26 @@ def _refuse(source: object, problem: str, names: Collection[str]) -> None:
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def loaded_bytes(files: list[Path], dtype: torch.dtype | None) -> int:
+    """What the weights take once they are loaded in this dtype (None: as they are stored), by the files' headers."""
+    total = 0
+    for path in files:
+        if path.suffix != ".safetensors":
+            total += path.stat().st_size  # a pickle does not tell in advance
+            continue
+        with safe_open(path, framework="pt") as handle:
+            for name in handle.keys():  # noqa: SIM118 (the handle is no mapping)
+                part = handle.get_slice(name)
+                stored = _SIZES.get(part.get_dtype(), 1)
+                wanted = stored if dtype is None or part.get_dtype() not in _FLOATS else dtype.itemsize
+                total += wanted * prod(part.get_shape())
+    return total
+
+
+_FLOATS = ("F64", "F32", "F16", "BF16")
+_SIZES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2}
 
 
 def check_names(source: object, info: dict[str, Any]) -> None:

@@ -112,9 +112,9 @@ class LoopedHrmText(LoopedModel, HrmTextForCausalLM):
             "position_embeddings": tokens.rotary,
         }
         for cycle in range(self.config.L_cycles):
-            low = self.model.L_module(low + high, cycle_offset=offset + cycle * per_stack, **shared)
+            low = self.model.L_module(low + high, cycle_offset=offset + cycle * per_stack, **shared).to(high.device)
         high = self.model.H_module(high + low, cycle_offset=offset + self.config.L_cycles * per_stack, **shared)
-        return LoopState(high, state.loop + 1, tokens, extra=low)
+        return LoopState(high.to(state.hidden.device), state.loop + 1, tokens, extra=low)
 
     def readout(self, state: LoopState, last: bool = False) -> Tensor:
         return state.hidden[:, -1:] if last else state.hidden

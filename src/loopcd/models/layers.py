@@ -23,8 +23,8 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.dtype != torch.float32:
-            return F.rms_norm(x.float(), self.weight.shape, None, self.eps).to(x.dtype) * self.weight
+        if x.dtype != torch.float32:  # torch's norm is in float32 inside, and one kernel on a GPU
+            return F.rms_norm(x, self.weight.shape, None, self.eps) * self.weight
         if x.is_cpu and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
             return self._few_small_steps(x)
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)

@@ -26,23 +26,38 @@ def load(
     dtype: str | torch.dtype | None = None,
     device: str | torch.device | None = None,
     num_loops: int | None = None,
-    attn_implementation: str | None = None,
     compile: bool = False,
     allow_pickle: bool = False,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    device_map: str | dict[str, Any] | None = None,
+    quantization_config: Any = None,
+    attn_implementation: str | None = None,
 ) -> tuple[LoopedModel, PreTrainedTokenizerBase | None]:
     """A model, ready to generate, and its tokenizer (None where the folder has none).
 
     `name` is a built-in model, a folder, or a hub id. `dtype` is the checkpoint's own unless given; `num_loops` runs
     fewer or more loops than the model was trained for. `compile` compiles the layers' parts (some time at the first passes).
     `allow_pickle` also takes weights in pickled files, where there are no others: their tensors, and nothing else of them.
+    `revision` and `token` are for the hub. `device_map` (as "auto", over several GPUs) takes the place of `device`; it,
+    `quantization_config` and `attn_implementation` are transformers' own.
     """
+    if device is not None and device_map is not None:
+        raise ValueError(f"device={str(device)!r} and device_map={device_map!r}: one of the two says where the model is")
     wanted_dtype, wanted_device = checked_dtype(dtype), checked_device(device)
     if num_loops is not None:
         checked_loops(num_loops, 0)
-    folder = find(name, allow_pickle=allow_pickle)
+    folder = find(name, allow_pickle=allow_pickle, revision=revision, token=token)
     family = family_in(folder)
-    _check_room(name, checkpoint.files_to_read(folder, allow_pickle), wanted_device)
-    options = {"attn_implementation": attn_implementation} if attn_implementation is not None else {}
+    given = {
+        "device_map": device_map,
+        "quantization_config": quantization_config,
+        "attn_implementation": attn_implementation,
+    }
+    options = {key: value for key, value in given.items() if value is not None}
+    placed = device_map is not None or quantization_config is not None
+    if not placed:
+        _check_room(name, folder, checkpoint.files_to_read(folder, allow_pickle), wanted_dtype, wanted_device)
     model = _read(family, folder, dtype=wanted_dtype or "auto", allow_pickle=allow_pickle, **options)
     checkpoint.check_finite(model, name)
     if num_loops is not None:
@@ -52,7 +67,9 @@ def load(
     tokenizer = load_tokenizer(folder)
     if tokenizer is not None:
         _agree(model, tokenizer)
-    return model.to(wanted_device).eval(), tokenizer  # pyright: ignore[reportArgumentType]
+    if not placed:
+        model = model.to(wanted_device)  # pyright: ignore[reportArgumentType]
+    return model.eval(), tokenizer
 
 
 def built_in() -> dict[str, Path]:
@@ -61,7 +78,13 @@ def built_in() -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(assets.glob("*/config.json"))}
 
 
-def find(name: str | Path, weights: bool = True, allow_pickle: bool = False) -> Path:
+def find(
+    name: str | Path,
+    weights: bool = True,
+    allow_pickle: bool = False,
+    revision: str | None = None,
+    token: str | bool | None = None,
+) -> Path:
     """The folder of a built-in model, of a local one, or of one downloaded from the hub, without its weights if need be."""
     if str(name) in built_in():
         return built_in()[str(name)]
@@ -75,7 +98,7 @@ def find(name: str | Path, weights: bool = True, allow_pickle: bool = False) -> 
     try:
         wanted = [pattern for pattern in checkpoint.WANTED if weights or pattern != checkpoint.SAFETENSORS]
         wanted += checkpoint.PICKLED if weights and allow_pickle else ()
-        return Path(snapshot_download(str(name), allow_patterns=wanted))
+        return Path(snapshot_download(str(name), revision=revision, token=token, allow_patterns=wanted))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(
@@ -93,18 +116,28 @@ def checked_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
 
 def checked_device(device: str | torch.device | None) -> torch.device:
     if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device(_accelerators()[0])
     try:
         wanted = torch.device(device)
         torch.ones(1, device=wanted).item()  # the meta device makes tensors, but computes nothing
     except Exception as error:  # each backend raises its own kinds
-        available = "cpu, cuda" if torch.cuda.is_available() else "cpu"
+        available = ", ".join(sorted(_accelerators()))
         raise ValueError(f"device={str(device)!r} cannot be used here (available: {available})") from error
     return wanted
 
 
-def _check_room(name: object, files: list[Path], device: torch.device) -> None:
-    needed, free = sum(path.stat().st_size for path in files), free_bytes(device)
+def _accelerators() -> list[str]:
+    """The kinds of devices that there are, the one to take first."""
+    found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    return [name for name, there in found.items() if there]
+
+
+def _check_room(name: object, folder: Path, files: list[Path], dtype: torch.dtype | None, device: torch.device) -> None:
+    """The weights as they will be, which may be half of what the files hold."""
+    config = checkpoint.read_config(folder)
+    if dtype is None:
+        dtype = DTYPES.get(str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch."))
+    needed, free = checkpoint.loaded_bytes(files, dtype), free_bytes(device)
     if free is not None and needed > free:
         raise MemoryError(f"the weights of {name} take {gigabytes(needed)}, but {gigabytes(free)} are free on {device}")
 

@@ -17,7 +17,7 @@ def cache_bytes(
     num_loops: int | None = None,
     dtype: torch.dtype | None = None,
 ) -> int:
-    """Bytes of keys and values: slots × tokens × heads × head size × 2, growth slack (at most half) not counted."""
+    """Bytes of keys and values: slots × tokens × heads × head size × 2; without a limit a cache takes up to half more."""
     config = model.config
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -26,10 +26,16 @@ def cache_bytes(
 
 
 def free_bytes(device: torch.device | str) -> int | None:
-    """Memory that is free on the device, or None where that cannot be known."""
+    """Memory that is free on the device, or None where that cannot be known.
+
+    What torch keeps there for its next tensors is free as well, though the driver counts it as taken.
+    """
     device = torch.device(device)
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + kept
+    if device.type == "mps":
+        return max(0, torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory())
     if device.type == "cpu" and hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
         return _linux_available() or os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return None
@@ -46,14 +52,27 @@ def _linux_available() -> int | None:
     return None
 
 
+def free_beside(model: "LoopedModel") -> int | None:
+    """Memory that is free where the model is, on all of its devices together; None where that cannot be known."""
+    found = [free_bytes(device) for device in {weight.device for weight in model.parameters() if not weight.is_meta}]
+    known = [each for each in found if each is not None]
+    return sum(known) if known and len(known) == len(found) else None
+
+
 def check_memory(model: "LoopedModel", tokens: int, batch: int, num_loops: int | None = None) -> None:
-    """Refuse a prompt whose cache cannot fit, before anything is computed."""
-    needed, free = cache_bytes(model, tokens, batch, num_loops), free_bytes(model.device)
+    """Refuse texts of up to `tokens` tokens whose cache cannot fit, before anything is computed."""
+    needed, free = cache_bytes(model, tokens, batch, num_loops), free_beside(model)
     if free is not None and needed > free:
         raise MemoryError(
             f"the cache of {batch} × {tokens} tokens takes {gigabytes(needed)} ({model.slot_count(num_loops)} slots of keys "
             f"and values), but {gigabytes(free)} are free on {model.device}: use fewer rows, tokens or loops"
         )
+
+
+def rows_that_fit(model: "LoopedModel", tokens: int, num_loops: int | None = None) -> int | None:
+    """How many texts of `tokens` tokens have room for their caches, a tenth being left for all else; None: not known."""
+    free = free_beside(model)
+    return None if free is None else int(0.9 * free) // cache_bytes(model, tokens, 1, num_loops)
 
 
 def gigabytes(count: int) -> str:

@@ -15,7 +15,7 @@ from loopcd.models.cache import LoopCache
 from loopcd.models.configs import OuroConfig
 from loopcd.models.layers import LlamaAttention, LlamaMLP, LoopedLayer, RMSNorm
 from loopcd.models.stacked import StackedModel
-from loopcd.models.stages import LoopState, checked_loops
+from loopcd.models.stages import LoopState, checked_loops, heard_loops, wide
 
 
 class OuroLayer(LoopedLayer):
@@ -53,7 +53,7 @@ class OuroForCausalLM(StackedModel):
 
     def gate_logits(self, state: LoopState) -> Tensor:
         """The gate's logit [rows, time] after this loop."""
-        return self._gate(state.hidden)
+        return self._gate(state.hidden).to(state.hidden.device)
 
     def _gate(self, hidden: Tensor) -> Tensor:
         return self.model.early_exit_gate(hidden).squeeze(-1)  # pyright: ignore[reportCallIssue]
@@ -80,6 +80,7 @@ class OuroForCausalLM(StackedModel):
         `exit_threshold` takes for each token the first loop at which the gate's cumulated probability reaches it,
         `exit_at_step` one loop for all (0 is the first), `use_weighted_exit` the mean over the gate's distribution.
         """
+        num_loops = heard_loops(num_loops, kwargs)
         # every argument stands in the signature: transformers' generate passes on only what it finds there
         options = {
             **kwargs,
@@ -98,7 +99,7 @@ class OuroForCausalLM(StackedModel):
         assert output.hidden_states is not None
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         hidden = torch.stack(output.hidden_states[1:], dim=2)[:, kept]  # [batch, time, loops, width]
-        pdf = exit_pdf(self._gate(hidden))  # [batch, time, loops]
+        pdf = exit_pdf(wide(self._gate(hidden)))  # [batch, time, loops]
         if exit_at_step is not None:
             if not 0 <= exit_at_step < num_loops:
                 raise ValueError(f"exit_at_step={exit_at_step}: a loop from 0 to {num_loops - 1}")

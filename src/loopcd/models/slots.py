@@ -51,6 +51,7 @@ class Slot(CacheLayerMixin):
         self._cache = cache
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
+        self._clean = 0  # columns of the storage that hold numbers
 
     @property
     def is_initialized(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -87,7 +88,7 @@ class Slot(CacheLayerMixin):
         span = span or self._cache.span
         if span is None:
             raise ValueError("the cache has no open span: call LoopCache.open(batch, time) before a pass")
-        if self._keys is None or self._values is None or self._keys.shape[2] < span.stop:
+        if self._clean < span.stop:
             self._grow(key_states, value_states, span)
         assert self._keys is not None and self._values is not None
         if span.columns is None and span.rows is None:  # the usual case: every row, the same columns
@@ -100,28 +101,44 @@ class Slot(CacheLayerMixin):
         self._values[rows, :, columns] = value_states.transpose(1, 2)
         if span.rows is None:
             return self._keys[:, :, : span.stop], self._values[:, :, : span.stop]
-        return self._keys[span.rows, :, : span.stop], self._values[span.rows, :, : span.stop]
+        rows = rows[:, 0]
+        return self._keys[rows, :, : span.stop], self._values[rows, :, : span.stop]
 
     def before(self, stop: int, rows: Tensor | None) -> tuple[Tensor, Tensor]:
         """Keys and values [rows, heads, stop, head_dim] of the columns before `stop`; of some rows, a copy."""
         assert self._keys is not None and self._values is not None
         if rows is None:
             return self._keys[:, :, :stop], self._values[:, :, :stop]
+        rows = rows.to(self._keys.device)
         return self._keys[rows, :, :stop], self._values[rows, :, :stop]
 
     def take_over(self, source: "Slot", row: int, columns: slice, span: Span) -> None:
         """Copy the entries of these columns of a row from another slot; the pass under way is that of `span`."""
         assert source._keys is not None and source._values is not None
-        if self._keys is None or self._values is None or self._keys.shape[2] < span.stop:
+        if self._clean < span.stop:
             self._grow(source._keys, source._values, span)
         assert self._keys is not None and self._values is not None
         self._keys[row, :, columns] = source._keys[row, :, columns]
         self._values[row, :, columns] = source._values[row, :, columns]
 
     def _grow(self, key_states: Tensor, value_states: Tensor, span: Span) -> None:
-        capacity = self._cache.capacity_for(span.stop, self.capacity)
-        self._keys = _enlarged(self._keys, key_states, span.batch, capacity)
-        self._values = _enlarged(self._values, value_states, span.batch, capacity)
+        if self.capacity < span.stop:
+            capacity = self._cache.capacity_for(span.stop, self.capacity)
+            self._keys = self._enlarged(self._keys, key_states, span.batch, capacity)
+            self._values = self._enlarged(self._values, value_states, span.batch, capacity)
+        assert self._keys is not None and self._values is not None
+        # zeros: a column that a row does not use is weighted by 0, and 0 × NaN would be NaN. They are written little by little,
+        # so that room which is never used is never touched
+        clean = min(self.capacity, in_blocks(span.stop))
+        self._keys[:, :, self._clean : clean] = 0
+        self._values[:, :, self._clean : clean] = 0
+        self._clean = clean
+
+    def _enlarged(self, old: Tensor | None, like: Tensor, batch: int, capacity: int) -> Tensor:
+        new = like.new_empty(batch, like.shape[1], capacity, like.shape[3])
+        if old is not None:
+            new[:, :, : self._clean] = old[:, :, : self._clean]
+        return new
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self._cache.length + query_length, 0
@@ -137,11 +154,16 @@ class Slot(CacheLayerMixin):
     def select(self, index: Tensor) -> None:
         """Keep, repeat or reorder rows."""
         if self._keys is not None and self._values is not None:
-            self._keys = self._keys.index_select(0, index.to(self._keys.device))
-            self._values = self._values.index_select(0, index.to(self._values.device))
+            index = index.to(self._keys.device)
+            self._keys, self._values = (self._selected(each, index) for each in (self._keys, self._values))
+
+    def _selected(self, old: Tensor, index: Tensor) -> Tensor:
+        new = old.new_empty(len(index), *old.shape[1:])
+        new[:, :, : self._clean] = old[:, :, : self._clean].index_select(0, index)
+        return new
 
     def reset(self) -> None:
-        self._keys = self._values = None
+        self._keys, self._values, self._clean = None, None, 0
 
 
 class Beside:
@@ -159,19 +181,19 @@ class Beside:
 
 
 def row_index(span: Span, device: torch.device) -> Tensor:
-    rows = torch.arange(span.batch, device=device) if span.rows is None else span.rows
+    rows = torch.arange(span.batch, device=device) if span.rows is None else span.rows.to(device)
     return rows[:, None]  # [rows, 1]
 
 
 def column_index(span: Span, device: torch.device) -> Tensor:
     if span.columns is not None:
-        return span.columns  # [rows, time]
+        return span.columns.to(device)  # [rows, time]
     return torch.arange(span.start, span.stop, device=device)[None]  # [1, time]
 
 
-def _enlarged(old: Tensor | None, like: Tensor, batch: int, capacity: int) -> Tensor:
-    # zeros, not empty: a column that a row does not use is weighted by 0, and 0 × NaN would be NaN
-    new = like.new_zeros(batch, like.shape[1], capacity, like.shape[3])
-    if old is not None:
-        new[:, :, : old.shape[2]] = old
-    return new
+BLOCK = 32  # columns
+
+
+def in_blocks(columns: int) -> int:
+    """So many columns, or some more."""
+    return -(-columns // BLOCK) * BLOCK

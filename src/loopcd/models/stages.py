@@ -5,25 +5,24 @@
     readout(state)              -> hidden     what the head reads
     head(hidden, tokens=None)   -> logits     all of the vocabulary, or only the given token ids
 
-A family implements these (and says where its key/value slots are); the forward pass, generation through transformers and
-early readouts are written here once. Decoding methods, exit rules and drafts are written against the stages as well.
+A family implements these (and says where its key/value slots are); the forward pass and early readouts are written here
+once, generation through transformers in `generation`. Decoding methods, exit rules and drafts are written against the
+stages as well.
+
+A model may be spread over several devices: then each stage gives its result on the device of what it was given.
 """
 
-import functools
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
-from transformers import GenerationMixin
-from transformers.generation.stopping_criteria import StoppingCriteriaList, StopStringCriteria
+from torch import Tensor, nn
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from loopcd.models.cache import LoopCache
+from loopcd.models.generation import LoopedGenerationMixin, checked_loops, heard_loops
 from loopcd.models.layers import LoopedLayer, causal_mask
-from loopcd.models.memory import check_memory
 from loopcd.models.reading import CheckedModel
 from loopcd.models.slots import Span
 
@@ -65,6 +64,17 @@ class Pass:
             rotary=rows_of(self.rotary, index),
             injected=None if self.injected is None else self.injected[index],
         )
+
+
+def wide(values: Tensor) -> Tensor:
+    """The same numbers in at least 32 bits: what is compared must not have been rounded to fewer."""
+    return values if values.dtype.itemsize >= 4 else values.float()
+
+
+def _plain(head: Any) -> bool:
+    """Whether a head is its weight and nothing else: no adapter, not quantised, not kept elsewhere until it is used."""
+    hooked = head._forward_hooks or head._forward_pre_hooks
+    return type(head) is nn.Linear and head.bias is None and not head.weight.is_meta and not hooked
 
 
 def rows_of(values: Any, index: Tensor | None) -> Any:
@@ -112,7 +122,7 @@ class LoopState:
         return LoopState(self.hidden[index], self.loop, self.tokens.keep(index), extra)
 
 
-class LoopedModel(CheckedModel, GenerationMixin):
+class LoopedModel(CheckedModel, LoopedGenerationMixin):
     """The stages' interface and what is built on it; the families derive from this."""
 
     supports_gradient_checkpointing = False
@@ -142,11 +152,14 @@ class LoopedModel(CheckedModel, GenerationMixin):
         raise TypeError(f"{type(self).__name__} does not say what its head reads")
 
     def head(self, hidden: Tensor, tokens: Tensor | None = None) -> Tensor:
-        """Logits [..., vocab], or of the token ids `tokens` [..., n] only."""
+        """Logits [..., vocab], or of the token ids `tokens` [..., n] only; of some, in the dtype of `hidden`."""
         if tokens is None:
-            return self.lm_head(hidden)
-        rows = self.lm_head.weight[tokens]  # [..., n, width]
-        return (rows @ hidden[..., None]).squeeze(-1)
+            return self.lm_head(hidden).to(hidden.device)
+        if not _plain(self.lm_head):
+            return self.lm_head(hidden.to(self.dtype)).to(hidden).gather(-1, tokens)
+        weight = self.lm_head.weight
+        rows = weight[tokens.to(weight.device)].to(hidden.dtype)  # [..., n, width]
+        return (rows @ hidden.to(weight.device)[..., None]).squeeze(-1).to(hidden.device)
 
     def loop_slots(self, loop: int) -> Sequence[int]:
         """The cache slots that loop `loop` (1 is the first) writes."""
@@ -226,7 +239,7 @@ class LoopedModel(CheckedModel, GenerationMixin):
         if cache is None:
             span, valid = Span(batch, 0, time), new
         else:
-            span = cache.open(batch, time, new)
+            span = cache.open(batch, time, new, embeddings.device)
             valid = cache.valid
         length = span.stop
         if position_ids is None:
@@ -320,8 +333,8 @@ class LoopedModel(CheckedModel, GenerationMixin):
     ) -> CausalLMOutputWithPast:
         """begin, advance × `num_loops`, readout, head. `hidden_states` are the latents after 0, 1, … loops."""
         told = self.prompt_options(input_ids, kwargs.pop("token_type_ids", None), given_only=True)
-        use_cache = self.config.use_cache if use_cache is None else use_cache
-        if past_key_values is None and use_cache and not self.training:
+        num_loops = heard_loops(num_loops, kwargs)
+        if past_key_values is None and use_cache and not self.training:  # only where it is asked for: it is large
             past_key_values = self.new_cache()
         state = self.begin(
             input_ids,
@@ -350,56 +363,6 @@ class LoopedModel(CheckedModel, GenerationMixin):
             hidden_states=tuple(latents) if output_hidden_states else None,  # pyright: ignore[reportArgumentType]
         )
 
-    # -- generation through transformers ------------------------------------------------------------------------------
-
-    def generate(self, *args: Any, custom_generate: str | Callable | None = None, **kwargs: Any) -> Any:
-        """transformers' `generate`; a callable `custom_generate` also gets the streamer, the tokenizer and stop strings.
-
-        transformers drops these three when the decoding loop is a callable, so they are bound to it here.
-        """
-        if not callable(custom_generate):
-            return super().generate(*args, custom_generate=custom_generate, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
-        if kwargs.get("assistant_model") is not None:
-            raise ValueError("assistant_model has no effect with a decoding method: leave it out")
-        accepted = inspect.signature(custom_generate).parameters
-        bound = {name: kwargs.get(name) for name in ("streamer", "tokenizer") if name in accepted}
-        tokenizer = kwargs.pop("tokenizer", None)
-        stop_strings = kwargs.pop("stop_strings", None)
-        if stop_strings is not None:
-            if tokenizer is None:
-                raise ValueError("stop_strings needs the tokenizer: generate(..., tokenizer=tokenizer)")
-            criteria = kwargs.pop("stopping_criteria", None) or []
-            kwargs["stopping_criteria"] = StoppingCriteriaList([*criteria, StopStringCriteria(tokenizer, stop_strings)])
-        chosen = functools.partial(custom_generate, **bound)
-        return super().generate(*args, custom_generate=chosen, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
-
-    def _prepare_cache_for_generation(
-        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> None:
-        given = model_kwargs.get("past_key_values")
-        if given is not None:
-            if not isinstance(given, LoopCache):
-                raise ValueError(f"past_key_values is a {type(given).__name__}: a looped model needs a loopcd LoopCache")
-            return
-        if generation_config.assistant_early_exit is not None:
-            raise ValueError(
-                f"assistant_early_exit={generation_config.assistant_early_exit}: a looped model stops at a loop, not at a "
-                "layer; draft with loopcd.SelfDraft(loops=...)"
-            )
-        if generation_config.cache_implementation not in (None, "dynamic"):
-            raise ValueError(
-                f"cache_implementation={generation_config.cache_implementation!r}: a looped model keeps one slot per "
-                "(loop, layer) in its own cache; leave it unset"
-            )
-        if generation_config.use_cache is not False:
-            # transformers gives no mask where nothing is padding; both are already repeated for beams and sequences
-            given = [model_kwargs[name] for name in ("attention_mask", "position_ids") if model_kwargs.get(name) is not None]
-            if given:
-                rows, tokens = given[0].shape[0], given[0].shape[-1]
-                loops = checked_loops(model_kwargs.get("num_loops"), self.num_loops)
-                check_memory(self, tokens=tokens, batch=rows, num_loops=loops)
-            model_kwargs["past_key_values"] = self.new_cache(limit=generation_config.max_length)
-
 
 def positions_of(span: Span, valid: Tensor | None, device: torch.device) -> Tensor:
     """Positions [batch or 1, time] of the span's tokens: padding does not count."""
@@ -411,14 +374,6 @@ def positions_of(span: Span, valid: Tensor | None, device: torch.device) -> Tens
     if span.columns is not None:
         return span.columns
     return torch.arange(span.start, span.stop, device=device)[None]
-
-
-def checked_loops(num_loops: int | None, default: int) -> int:
-    if num_loops is None:
-        return default
-    if isinstance(num_loops, bool) or not isinstance(num_loops, int) or num_loops < 1:
-        raise ValueError(f"num_loops={num_loops!r}: a whole number of loops, at least 1")
-    return num_loops
 
 
 @torch.no_grad()

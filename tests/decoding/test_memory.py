@@ -1,0 +1,66 @@
+"""A batch is as large as memory allows, and what memory runs out for is made in halves."""
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast
+
+import loopcd
+from loopcd.decoding.generate import _Request
+from loopcd.models import cache_bytes, memory
+from tools import tiny_ouro
+
+PROMPTS = ["one", "and two", "or three", "four", "but not five"]
+
+
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows of every batch that is begun."""
+    seen: list[int] = []
+    job = _Request.job
+
+    def noted(self: Any, prompts: Any, numbers: Any) -> Any:
+        seen.append(len(prompts))
+        return job(self, prompts, numbers)
+
+    monkeypatch.setattr(_Request, "job", noted)
+    return seen
+
+
+def test_a_batch_is_as_large_as_memory_allows(
+    tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch, sizes: list[int]
+) -> None:
+    model = tiny_ouro()
+    wanted = loopcd.generate(model, tokenizer, PROMPTS, max_new_tokens=6)
+    room = int(2.5 * cache_bytes(model, max(map(len, PROMPTS)) + 6) / 0.9)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: room)
+    assert loopcd.generate(model, tokenizer, PROMPTS, max_new_tokens=6) == wanted
+    assert sizes[0] == 5
+    assert sum(sizes[1:]) == 5 and max(sizes[1:]) < 5 and sizes[-1] <= 2
+
+
+def test_out_of_memory_halves_the_batch_once(
+    tokenizer: PreTrainedTokenizerFast,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    sizes: list[int],
+) -> None:
+    model, rows, most = tiny_ouro(), loopcd.Greedy.rows, 3
+    wanted = loopcd.generate(model, tokenizer, PROMPTS, max_new_tokens=6)
+
+    def limited(self: Any, job: Any, on_step: Any = None) -> Any:
+        if len(job.input_ids) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return rows(self, job, on_step)
+
+    monkeypatch.setattr(loopcd.Greedy, "rows", limited)
+    with caplog.at_level(logging.WARNING, "loopcd"):
+        assert loopcd.generate(model, tokenizer, PROMPTS, max_new_tokens=6) == wanted
+    assert "out of memory with 5 texts at once: going on with 3" in caplog.text
+    assert loopcd.generate(model, tokenizer, PROMPTS, max_new_tokens=6) == wanted
+    assert sizes == [5, 5, 3, 2, 3, 2]  # the second call begins with what went well
+    most = 1
+    with pytest.raises(torch.OutOfMemoryError):
+        loopcd.generate(model, tokenizer, PROMPTS, max_new_tokens=6)
