@@ -178,7 +178,7 @@ def test_a_name_finds_a_folder(folder: Path) -> None:
 def test_a_hub_model_can_be_had_without_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
 
-    def download(name: str, allow_patterns: list[str]) -> str:
+    def download(name: str, allow_patterns: list[str], **_: Any) -> str:
         asked.append(allow_patterns)
         return str(tmp_path)
 

@@ -36,6 +36,7 @@ from loopcd.cli.methods import build_method, method_options
 @click.option("--device", help="cpu, cuda, ... (a GPU where there is one).")
 @click.option("--allow-pickle", is_flag=True, help="Also read weights that there are only as pickles; nothing in them is run.")
 @click.option("--trace", "trace_file", type=click.Path(), help="Write to this file what every loop said about every token.")
+@click.option("--chat", is_flag=True, help="Prompts are what a user says: they go through the tokenizer's chat template.")
 @click.option("--stream", "streamed", is_flag=True, help="Print the text as it is made.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def generate(
@@ -44,6 +45,7 @@ def generate(
     model: str,
     method: str,
     trace_file: str | None,
+    chat: bool,
     streamed: bool,
     as_json: bool,
     dtype: str | None,
@@ -52,7 +54,7 @@ def generate(
     **options: Any,
 ) -> None:
     """Continue PROMPT, or the prompts of a file or of standard input."""
-    prompts = list(_prompts(prompt, source))
+    prompts = [_said(each) if chat and isinstance(each, str) else each for each in _prompts(prompt, source)]
     if streamed and (as_json or trace_file is not None or len(prompts) != 1):
         raise click.UsageError(
             "--stream prints the text of one prompt as it is made: not with --json, --trace or several prompts"
@@ -79,7 +81,8 @@ def generate(
         return
     for number, result in enumerate(results):
         if len(results) > 1:
-            click.echo(("" if number == 0 else "\n") + f"# {result['prompt']}")
+            shown = result["prompt"] if isinstance(result["prompt"], str) else result["prompt"][-1]["content"]
+            click.echo(("" if number == 0 else "\n") + f"# {shown}")
         click.echo(result["text"])
 
 
@@ -94,8 +97,13 @@ def _as_dict(generation: Any) -> dict[str, Any]:
     return {key: value for key, value in asdict(generation).items() if key != "trace"}
 
 
-def _prompts(prompt: str | None, source: str | None) -> Iterator[str]:
-    """The argument; or the lines of a file or of standard input, each a text or a JSON object with a field `prompt`."""
+def _said(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def _prompts(prompt: str | None, source: str | None) -> Iterator[Any]:
+    """The argument; or the lines of a file or of standard input, each a text or a JSON object with a field `prompt`, or with a
+    conversation in a field `messages`."""
     if prompt is not None and source is not None:
         raise click.UsageError("give either PROMPT or --file, not both")
     if prompt is not None:
@@ -117,13 +125,16 @@ def _prompts(prompt: str | None, source: str | None) -> Iterator[str]:
         raise ValueError(f"{name} holds no prompt")
 
 
-def _prompt_of(line: str, place: str) -> str:
+def _prompt_of(line: str, place: str) -> Any:
     if not line.lstrip().startswith("{"):
         return line
     try:
         value = json.loads(line)
     except (json.JSONDecodeError, RecursionError):
         return line  # a text that happens to begin with a brace
+    messages = value.get("messages") if isinstance(value, dict) else None
+    if isinstance(messages, list) and messages and all(isinstance(each, dict) for each in messages):
+        return messages
     if not isinstance(value, dict) or not isinstance(value.get("prompt"), str):
-        raise ValueError(f"{place}: a JSON object needs a text in its field `prompt`")
+        raise ValueError(f"{place}: a JSON object needs a text in its field `prompt`, or messages in its field `messages`")
     return value["prompt"]

@@ -12,13 +12,14 @@ from transformers.generation.logits_process import LogitsProcessorList, Temperat
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
 from loopcd.decoding import checks
+from loopcd.decoding.chat import Messages, chat_ids, is_chat, text_ids, thinks, turn_ends
 from loopcd.decoding.loop import Job, Rows, Sampling
 from loopcd.decoding.methods import Greedy, Method
 from loopcd.decoding.texts import Interruptible, StopTexts, TextPieces, pad_left, trim
 from loopcd.models.memory import rows_that_fit
 from loopcd.models.stages import LoopedModel
 
-Prompt = str | Sequence[int]
+Prompt = str | Sequence[int] | Messages
 log = logging.getLogger("loopcd")
 
 
@@ -43,7 +44,7 @@ class Batch:
     tokenizer: Any
     method: Method
     num_loops: int | None
-    prompts: list[Prompt]
+    prompts: Sequence[str | Sequence[int]]
     made: list[Generation]
     numbers: list[int]  # from which draws follow, usually the places in the call
     init_seeds: list[int | None]  # of the initial states that the texts came from
@@ -63,6 +64,7 @@ class _Request:
     seed: int
     init_seed: int | None
     num_loops: int | None
+    chat: bool = False  # some prompt is a conversation
 
     def __post_init__(self) -> None:
         if not isinstance(self.method, Method):
@@ -78,10 +80,15 @@ class _Request:
     def encode(self, prompt: Prompt, name: str) -> list[int]:
         if isinstance(prompt, str) and self.tokenizer is None:
             raise ValueError(f"{name} is a text, but the model came without a tokenizer: pass token ids")
+        given: Any = prompt
+        if isinstance(prompt, str):
+            given = text_ids(self.tokenizer, prompt)
+        elif is_chat(prompt):
+            given = chat_ids(self.tokenizer, prompt, name)  # pyright: ignore[reportArgumentType]
         try:
-            ids = [index(token) for token in (self.tokenizer(prompt).input_ids if isinstance(prompt, str) else prompt)]
+            ids = [index(token) for token in given]
         except TypeError as error:
-            raise ValueError(f"{name}={prompt!r}: a text, or a list of token ids") from error
+            raise ValueError(f"{name}={prompt!r}: a text, a list of messages, or a list of token ids") from error
         if not ids:
             raise ValueError(f"{name} is empty: a prompt needs at least one token")
         if len(ids) >= self.room:
@@ -137,11 +144,12 @@ class _Request:
         return Sampling(draw=True, processors=LogitsProcessorList(warpers), generators=generators)
 
     def end_tokens(self) -> set[int]:
-        """Ids that end a text. Checkpoint and tokenizer do not always agree, so either's will do."""
+        """Ids that end a text. Model and tokenizer do not always agree, so either's will do; an answer ends with its turn."""
         config, own = self.model.generation_config, getattr(self.tokenizer, "eos_token_id", None)
         from_model = config.eos_token_id if config is not None else None
         listed = from_model if isinstance(from_model, list) else [from_model]
-        return {token for token in (*listed, own) if isinstance(token, int)}  # a checkpoint may say anything
+        turns = turn_ends(self.tokenizer) if self.chat or thinks(self.model) else ()
+        return {token for token in (*listed, own, *turns) if isinstance(token, int)}  # a checkpoint may say anything
 
     def _pad(self) -> int:
         pad = getattr(self.tokenizer, "pad_token_id", None)
@@ -167,7 +175,7 @@ class _Request:
 def generate(
     model: LoopedModel,
     tokenizer: Any,
-    prompts: str | Sequence[Prompt],
+    prompts: str | Messages | Sequence[Prompt],
     method: Method = Greedy(),  # noqa: B008 (frozen)
     *,
     max_new_tokens: int = 256,
@@ -185,6 +193,8 @@ def generate(
 ) -> Any:
     """Continue a prompt (a Generation), or each of a list of prompts (a list of them), by the method.
 
+    A prompt is a text, a list of token ids, or a conversation: a list of messages {"role", "content"}, for the chat template.
+
     Prompts of like length run together, `batch_size` at a time; neither that nor their order changes what is made of one.
     `init_seed=None` is Huginn's zero initial state, an integer draws it. `progress` is called with (done, all).
     `interrupt` is called after every token of every candidate; what it raises ends the generation.
@@ -197,8 +207,9 @@ def generate(
     checks.whole("batch_size", batch_size, 1)
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
     request = _Request(model, tokenizer, method, max_new_tokens, stops, temperature, top_p, seed, init_seed, num_loops)
-    single = isinstance(prompts, str)
-    given: Sequence[Prompt] = [prompts] if isinstance(prompts, str) else prompts
+    single = isinstance(prompts, str) or is_chat(prompts)
+    given: Any = [prompts] if single else prompts
+    request = replace(request, chat=any(is_chat(prompt) for prompt in given))
     encoded = [request.encode(prompt, "prompt" if single else f"prompts[{i}]") for i, prompt in enumerate(given)]
     own = range(len(encoded)) if numbers is None else numbers
     if len(own) != len(encoded):
@@ -207,7 +218,7 @@ def generate(
     for batch in _batches(encoded, batch_size, request):
         texts, seeds = _texts(request, [encoded[i] for i in batch], [own[i] for i in batch], interrupt)
         if trace is not None:
-            traced = ([given[i] for i in batch], texts, [own[i] for i in batch], seeds)
+            traced = ([encoded[i] if is_chat(given[i]) else given[i] for i in batch], texts, [own[i] for i in batch], seeds)
             traces = trace(Batch(model, tokenizer, method, num_loops, *traced)) or [None] * len(batch)
             texts = [replace(text, trace=each) for text, each in zip(texts, traces, strict=True)]
         made.update(zip(batch, texts, strict=True))
@@ -276,6 +287,7 @@ def stream(
     if tokenizer is None:
         raise ValueError("stream yields text, but the model came without a tokenizer")
     method.check(model, num_loops, tokenizer)
+    request = replace(request, chat=is_chat(prompt))
     job = request.job([request.encode(prompt, "prompt")], [0])
     return _pieces(method.steps(job), TextPieces(tokenizer, stops))
 

@@ -186,20 +186,25 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
-def loaded_bytes(files: list[Path], dtype: torch.dtype | None) -> int:
+def loaded_bytes(files: Sequence[Path], dtype: torch.dtype | None) -> int:
     """What the weights take once they are loaded in this dtype (None: as they are stored), by the files' headers."""
     total = 0
     for path in files:
         if path.suffix != ".safetensors":
             total += path.stat().st_size  # a pickle does not tell in advance
             continue
-        with safe_open(path, framework="pt") as handle:
-            for name in handle.keys():  # noqa: SIM118 (the handle is no mapping)
-                part = handle.get_slice(name)
-                stored = _SIZES.get(part.get_dtype(), 1)
-                wanted = stored if dtype is None or part.get_dtype() not in _FLOATS else dtype.itemsize
-                total += wanted * prod(part.get_shape())
+        try:
+            with safe_open(path, framework="pt") as handle:
+                total += sum(_bytes(handle.get_slice(name), dtype) for name in handle.keys())  # noqa: SIM118
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{path} is not a whole safetensors file (truncated or corrupt): {error}") from error
     return total
+
+
+def _bytes(part: Any, dtype: torch.dtype | None) -> int:
+    stored = part.get_dtype()
+    size = _SIZES.get(stored, 1) if dtype is None or stored not in _FLOATS else dtype.itemsize
+    return size * prod(part.get_shape())
 
 
 _FLOATS = ("F64", "F32", "F16", "BF16")

@@ -1,0 +1,46 @@
+"""Conversations as prompts: messages go once through the tokenizer's template, and an answer ends where a turn does."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Messages = Sequence[Mapping[str, Any]]  # each {"role": …, "content": …}
+
+# what ends a turn in the public models, though their settings do not always say so
+TURN_ENDS = ("<|im_end|>", "<|end_turn|>")
+
+
+def is_chat(prompt: Any) -> bool:
+    """Whether a prompt is a list of messages."""
+    return isinstance(prompt, Sequence) and not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
+
+
+def chat_ids(tokenizer: Any, messages: Messages, name: str = "prompt") -> list[int]:
+    """The tokens of a conversation that the model is to go on with; the template writes the begin token, so none is added."""
+    if tokenizer is None or not getattr(tokenizer, "chat_template", None):
+        raise ValueError(f"{name} holds messages, but the model's tokenizer has no chat template: give a text")
+    for message in messages:
+        if not isinstance(message.get("role"), str) or "content" not in message:
+            raise ValueError(f"{name} holds the message {dict(message)!r}: each needs a role and a content")
+    try:
+        return tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=True, return_dict=False)
+    except Exception as error:  # templates are programs, and raise what they like
+        raise ValueError(f"{name}: the chat template refuses these messages: {' '.join(str(error).split())}") from error
+
+
+def text_ids(tokenizer: Any, text: str) -> list[int]:
+    """The tokens of a text. One that begins with the begin token, as templates write it, gets no second one."""
+    begin = getattr(tokenizer, "bos_token", None)
+    if begin and text.startswith(begin):
+        return tokenizer(text, add_special_tokens=False).input_ids
+    return tokenizer(text).input_ids
+
+
+def turn_ends(tokenizer: Any) -> set[int]:
+    """The ids of those ends of a turn that the tokenizer knows."""
+    known = {} if tokenizer is None else tokenizer.get_added_vocab()
+    return {known[text] for text in TURN_ENDS if text in known}
+
+
+def thinks(model: Any) -> bool:
+    """Whether a model is one of those that answer in turns even to a plain text."""
+    return "thinking" in (model.config.name_or_path or "").lower()
