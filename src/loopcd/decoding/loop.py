@@ -110,8 +110,9 @@ def steps(method: "Method", job: Job) -> Iterator[Step]:
 def prefill(engine: Engine, job: Job, watch: Callable[[LoopState], None]) -> tuple[Reading, Tensor]:
     """Read what the cache does not hold yet of the prompts, in pieces of `job.chunk` tokens where that is given."""
     new, mask = job.input_ids[:, engine.cache.length :], job.attention_mask
-    whole = job.chunk is None or engine.model.prompt_options(new, job.token_type_ids)  # read in both directions: at once
-    size = new.shape[1] if whole else job.chunk
+    size = job.chunk or new.shape[1]
+    if engine.model.prompt_options(new, job.token_type_ids):
+        size = new.shape[1]  # what is read in both directions is read at once
     read = None
     for start in range(0, new.shape[1], max(1, size)):
         part_mask = None if mask is None else mask[:, mask.shape[1] - new.shape[1] + start :][:, :size]
