@@ -5,6 +5,7 @@ import os
 import pytest
 from hypothesis import settings
 
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # numbers are compared with the CPU's; `load` would choose a GPU
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the first import of huggingface_hub, which reads it once
 
 settings.register_profile("loopcd", deadline=None, derandomize="CI" in os.environ, print_blob=True)

@@ -47,7 +47,7 @@ class Cell:
         watch = Stopwatch()
         slots = [self.cache.slot(index) for index in range(len(self.cache.layers))]
         held = [(slot.keys, slot.values) for slot in slots if slot.keys is not None and slot.values is not None]
-        query = torch.randn(self.batch, held[0][0].shape[1], 1, held[0][0].shape[3])
+        query = torch.randn(self.batch, held[0][0].shape[1], 1, held[0][0].shape[3]).to(held[0][0])
         with watch.running():
             for _ in range(self.steps):
                 for keys, values in held:

@@ -73,7 +73,7 @@ class Bench:
     @torch.no_grad()
     def head(self, tokens: int | None) -> Sample:
         """The head, on the whole vocabulary or on some of its rows."""
-        hidden = torch.randn(1, self.model.config.hidden_size)
+        hidden = torch.randn(1, self.model.config.hidden_size).to(self.model.device, self.model.dtype)
         rows = None if tokens is None else random_ids(self.model, 1, tokens, seed=4)
         watch = Stopwatch()
         with watch.running():

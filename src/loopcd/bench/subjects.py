@@ -58,5 +58,6 @@ def disagreeing(model: LoopedModel, seed: int = 0) -> LoopedModel:
 
 
 def random_ids(model: LoopedModel, rows: int, time: int, seed: int = 0) -> torch.Tensor:
-    """[rows, time]"""
-    return torch.randint(0, model.config.vocab_size, (rows, time), generator=torch.Generator().manual_seed(seed))
+    """[rows, time], where the model is"""
+    drawn = torch.randint(0, model.config.vocab_size, (rows, time), generator=torch.Generator().manual_seed(seed))
+    return drawn.to(model.device)

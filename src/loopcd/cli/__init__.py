@@ -3,8 +3,9 @@
 Exit status 0 fine, 1 failed, 2 bad usage, 130 interrupted. With `--json` standard output holds one JSON object, nothing else.
 """
 
-from loopcd.cli import bench, evaluate, generate, lens, models, reproduce, serve, train  # each adds its commands to the group
+# each adds its commands to the group
+from loopcd.cli import bench, evaluate, generate, lens, models, reproduce, serve, train, verify
 from loopcd.cli.group import main
 from loopcd.cli.methods import build_method
 
-__all__ = ["bench", "build_method", "evaluate", "generate", "lens", "main", "models", "reproduce", "serve", "train"]
+__all__ = ["bench", "build_method", "evaluate", "generate", "lens", "main", "models", "reproduce", "serve", "train", "verify"]

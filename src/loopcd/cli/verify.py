@@ -1,0 +1,86 @@
+"""`loopcd verify`"""
+
+import json
+from typing import Any
+
+import click
+
+from loopcd.cli.group import main
+
+
+@main.command()
+@click.argument("model")
+@click.option("--dtype", help="float32, bfloat16 or float16 (the checkpoint's own if not given).")
+@click.option("--device", help="cpu, cuda, ... (a GPU where there is one).")
+@click.option("--tokens", type=click.IntRange(2), default=24, show_default=True, help="Tokens of each text that is written.")
+@click.option("--task", help="Also evaluate greedy and LoopCD on this task, beside the paper's accuracies.")
+@click.option("--limit", type=int, default=200, show_default=True, help="Items of the task.")
+@click.option("--data", type=click.Path(exists=True), help="The task's data, where it does not come with loopcd.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def verify(
+    context: click.Context,
+    model: str,
+    dtype: str | None,
+    device: str | None,
+    tokens: int,
+    task: str | None,
+    limit: int,
+    data: str | None,
+    as_json: bool,
+) -> None:
+    """Whether MODEL works as it should on this machine: files, tokens, memory, ways that must agree, speed.
+
+    The page can be sent as it is. Exit status 1 where something is wrong.
+    """
+    from loopcd.bench.verify import verify as run
+
+    report = run(model, dtype=dtype, device=device, tokens=tokens, say=lambda name: click.echo(f"… {name}", err=True))
+    told = report.as_json()
+    if task is not None and report.right:
+        told["task"] = _evaluated(model, task, limit, data, dtype, device)
+    if as_json:
+        click.echo(json.dumps(told))
+    else:
+        _print(told)
+    context.exit(0 if report.right else 1)
+
+
+def _evaluated(model: str, task: str, limit: int, data: str | None, dtype: str | None, device: str | None) -> dict[str, Any]:
+    """Accuracies with intervals, and the paper's where it has this model and task."""
+    from pathlib import Path
+
+    from loopcd.evaluation import paper
+    from loopcd.evaluation.progress import announced, shown
+    from loopcd.evaluation.session import Session
+
+    session = Session(
+        model=model, task=task, limit=limit, data=None if data is None else Path(data), dtype=dtype, device=device
+    )
+    with shown(f"{task}, {model}") as progress:
+        made = session.evaluate(None, progress, announced).results.with_speeds()
+    for method, found in made["methods"].items():
+        found["paper"] = {metric: percent / 100 for metric, percent in paper.beside(model, task, method).items()}
+    return made
+
+
+def _print(told: dict[str, Any]) -> None:
+    from loopcd import __version__
+
+    click.echo(f"loopcd {__version__}: {told['model']} on {told['device']}, {told['dtype']}, {told['seconds']:.0f} s")
+    for check in told["checks"]:
+        numbers = []
+        if check["difference"] is not None:
+            numbers.append(f"largest difference {check['difference']:.2g}")
+        if check["near_ties"] is not None:
+            numbers.append(f"near ties {check['near_ties']:.1%}")
+        more = f" ({', '.join(numbers)})" if numbers else ""
+        click.echo(f"  {'right' if check['right'] else 'WRONG'}  {check['name']}: {check['found']}{more}")
+    for method, found in told.get("task", {}).get("methods", {}).items():
+        for metric, value in found.items():
+            if isinstance(value, dict) and {"accuracy", "low", "high"} <= set(value):
+                beside = found["paper"].get(metric)
+                paper = "" if beside is None else f", the paper's {beside:.1%}"
+                shown = f"{value['accuracy']:.1%} ({value['low']:.1%} to {value['high']:.1%})"
+                click.echo(f"         {told['task']['task']} {method} {metric}: {shown}{paper}")
+    click.echo("All is right." if told["right"] else "Something is wrong.")
