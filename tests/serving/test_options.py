@@ -54,7 +54,7 @@ def test_everything_that_was_asked_for_is_handed_to_vllm(folder: str) -> None:
         "hf_overrides": {"mean_recurrence": 3},
         "tensor_parallel_size": 2,
         "data_parallel_size": 3,
-        "shutdown_timeout": GRACE,
+        "shutdown_timeout": 2 * GRACE,
         "enable_prefix_caching": False,
         "enable_chunked_prefill": False,
     }

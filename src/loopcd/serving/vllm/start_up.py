@@ -45,19 +45,15 @@ class LoopedStartUp(VerifyAndUpdateConfig):
 
 def _check_speculation(vllm_config: Any) -> None:
     """Speculative decoding beside LoopCD; without amateur loops it is vLLM's own affair."""
-    method, otherwise = vllm_config.speculative_config.method, "start the engine with amateur_loops=[] to speculate without LoopCD"
+    method, why = vllm_config.speculative_config.method, None
     if not vllm_config.use_v2_model_runner:
-        raise ValueError(
-            "speculative decoding: vLLM's runner V1 then leaves out logits processors, and LoopCD would not be applied; " + otherwise
-        )
-    if not empty_model(vllm_config.model_config.hf_config).pointwise_readout:
-        raise ValueError(
-            "speculative decoding: drafted tokens would be read by an amateur's own coda entries of each other; " + otherwise
-        )
-    if not str(method).startswith("ngram"):
-        raise ValueError(
-            f"speculative method {method!r}: it reads hidden states, and here these hold several loops'; take ngram, or " + otherwise
-        )
+        why = "vLLM's runner V1 then leaves out logits processors, and LoopCD would not be applied"
+    elif not empty_model(vllm_config.model_config.hf_config).pointwise_readout:
+        why = "an amateur would read drafted tokens by its own coda entries of those before"
+    elif not str(method).startswith("ngram"):
+        why = f"method {method!r} reads hidden states, which here hold several loops'; take ngram"
+    if why is not None:
+        raise ValueError(f"speculative decoding: {why}; or start with amateur_loops=[], to speculate without LoopCD")
 
 
 def check_version() -> None:
