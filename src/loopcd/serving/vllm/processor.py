@@ -104,9 +104,10 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
 
     def _plan(self, owners: Sequence[int], device: torch.device) -> Plan:
         asking, carried = [self.asked.get(owner) for owner in owners], self._looped().carried
-        contrasts = Contrasts.of(asking, carried)
-        lazy = contrasts is None or device.type == "cpu"
-        return contrasts if lazy else contrasts.on(device), Guided.of(asking, carried, device)
+        contrasts, guided = Contrasts.of(asking, carried), Guided.of(asking, carried, device)
+        if contrasts is None or device.type == "cpu":
+            return contrasts, guided
+        return contrasts.on(device), guided
 
     def _looped(self) -> LoopedForCausalLM:
         if self._model is None:  # V1 makes its processors before the model
