@@ -81,11 +81,11 @@ class _Request:
         if isinstance(prompt, str) and self.tokenizer is None:
             raise ValueError(f"{name} is a text, but the model came without a tokenizer: pass token ids")
         given: Any = prompt
-        if isinstance(prompt, str):
-            given = text_ids(self.tokenizer, prompt)
-        elif is_chat(prompt):
-            given = chat_ids(self.tokenizer, prompt, name)  # pyright: ignore[reportArgumentType]
         try:
+            if isinstance(prompt, str):
+                given = text_ids(self.tokenizer, prompt)
+            elif is_chat(prompt):
+                given = chat_ids(self.tokenizer, prompt, name)  # pyright: ignore[reportArgumentType]
             ids = [index(token) for token in given]
         except TypeError as error:
             raise ValueError(f"{name}={prompt!r}: a text, a list of messages, or a list of token ids") from error
