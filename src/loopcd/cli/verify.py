@@ -50,7 +50,6 @@ def _evaluated(model: str, task: str, limit: int, data: str | None, dtype: str |
     """Accuracies with intervals, and the paper's where it has this model and task."""
     from pathlib import Path
 
-    from loopcd.evaluation import paper
     from loopcd.evaluation.progress import announced, shown
     from loopcd.evaluation.session import Session
 
@@ -58,10 +57,7 @@ def _evaluated(model: str, task: str, limit: int, data: str | None, dtype: str |
         model=model, task=task, limit=limit, data=None if data is None else Path(data), dtype=dtype, device=device
     )
     with shown(f"{task}, {model}") as progress:
-        made = session.evaluate(None, progress, announced).results.with_speeds()
-    for method, found in made["methods"].items():
-        found["paper"] = {metric: percent / 100 for metric, percent in paper.beside(model, task, method).items()}
-    return made
+        return session.evaluate(None, progress, announced).results.with_speeds()
 
 
 def _print(told: dict[str, Any]) -> None:
@@ -79,7 +75,7 @@ def _print(told: dict[str, Any]) -> None:
     for method, found in told.get("task", {}).get("methods", {}).items():
         for metric, value in found.items():
             if isinstance(value, dict) and {"accuracy", "low", "high"} <= set(value):
-                beside = found["paper"].get(metric)
+                beside = found.get("paper", {}).get(metric)
                 paper = "" if beside is None else f", the paper's {beside:.1%}"
                 shown = f"{value['accuracy']:.1%} ({value['low']:.1%} to {value['high']:.1%})"
                 click.echo(f"         {told['task']['task']} {method} {metric}: {shown}{paper}")

@@ -1,0 +1,85 @@
+"""How often a step waits for the device, what 16 bits may decide, and what flash attention cannot serve."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import loopcd
+from decoding.runs import run
+from loopcd import EarlyExit, Greedy, LoopCD, SelfDraft
+from loopcd.decoding import rules
+from loopcd.decoding.engine import Engine
+from standin import counting, devices, placed
+from tools import MAKERS, random_ids, tiny_huginn, tiny_ouro
+
+DRAFT = SelfDraft(2, 4, fallback=False)
+
+
+def waits(method: Any, rows: int) -> float:
+    """Of a step, or of a drafting round: those of a longer text less those of a shorter one."""
+    with devices():
+        model, ids = placed(tiny_huginn().bfloat16(), "standin:0"), random_ids(rows, 5).to("standin:0")
+        found = []
+        for count in (3, 11):
+            with counting() as counts:
+                made = run(model, ids, method, count=count)
+            steps = count if made.drafts is None else made.drafts.rounds
+            found.append((sum(counts.waits.values()), steps))
+    (few, short), (many, long) = found
+    return (many - few) / (long - short)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize(
+    ("method", "most"),
+    [
+        (Greedy(), 1),
+        (LoopCD(1, 0.9, plausibility=0.9999), 2),  # next to nothing is contested
+        (LoopCD(1, 0.9, plausibility=0.5), 3),
+        (Greedy(draft=DRAFT), 3),
+        (LoopCD(1, 0.9, plausibility=0.9, draft=DRAFT), 3),
+    ],
+)
+def test_a_step_waits_for_the_device_no_more_than_it_must(method: Any, most: int, rows: int) -> None:
+    assert waits(method, rows) <= most + 0.25  # a few steps look for more plausible tokens
+
+
+@torch.no_grad()
+def test_a_contrast_in_16_bits_is_decided_in_32() -> None:
+    """Large logits of a bfloat16 head are equal by the dozen; what is compared is computed again from the hidden states."""
+    model = tiny_ouro().bfloat16()
+    model.lm_head.weight.mul_(6)
+    equal = 0
+    for seed in range(12):
+        ids = random_ids(1, 6, seed=seed)
+        engine, parked = Engine(model), {}
+        reading, _ = engine.read(ids, watch=lambda state, kept=parked: kept.update({state.loop: state.hidden[:, -1]}))
+        weight = model.lm_head.weight.float()
+        expert, amateur = (hidden.float() @ weight.T for hidden in (reading.hidden, parked[1]))
+        wanted = rules.contrast(expert, amateur, 0.9, rules.plausible(expert, 0.01))
+        found = run(model, ids, LoopCD(1, 0.9, 0.01), count=1, output_scores=True)
+        torch.testing.assert_close(found.scores[0], wanted, rtol=0, atol=1e-3)
+        assert int(found.sequences[0, -1]) == int(wanted.argmax())
+        rounded = reading.logits.topk(8).values[0]
+        equal += len(rounded) - len(set(rounded.tolist()))
+    assert equal > 0  # or the test would show nothing
+
+
+@torch.no_grad()
+def test_gates_are_judged_in_32_bits() -> None:
+    """A cumulated probability of 0.999 is 1.0 in bfloat16."""
+    model = tiny_ouro().bfloat16()
+    model.model.early_exit_gate.weight.zero_()
+    model.model.early_exit_gate.bias.fill_(4.6)  # 0.99 a loop: 0.99, then 0.9999
+    made = run(model, random_ids(1, 4), Greedy(exit=EarlyExit(0.99999, criterion="gate")), count=2)
+    assert made.loops.tolist() == [[3, 3]]
+
+
+def test_what_flash_attention_cannot_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = MAKERS["ouro"]()
+    monkeypatch.setattr(model.config, "_attn_implementation_internal", "flash_attention_2")
+    with pytest.raises(ValueError, match="exited=\"skip\" needs masks that attn_implementation='flash_attention_2'"):
+        loopcd.generate(model, None, [[1, 2]], Greedy(exit=EarlyExit(exited="skip")))
+    with pytest.raises(ValueError, match="cannot serve rows of different lengths, which drafting in a batch makes"):
+        loopcd.generate(model, None, [[1, 2], [3]], Greedy(draft=DRAFT), max_new_tokens=4)
