@@ -1,13 +1,21 @@
 """The thinking part of an answer: found in whole texts and kept out of streams, however they are cut."""
 
+import json
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+import loopcd
+from loopcd.cli import main
+from loopcd.decoding import Generation
+from loopcd.decoding.chat import chat_ids
 from loopcd.decoding.thinking import Thought, has_switch, is_opened, split_thinking, template_options, without_thinking
-from tools import byte_tokenizer
+from tools import byte_tokenizer, save_model, tiny_ouro
 
 SWITCHED = "{% for m in messages %}{{ m.content }}{% endfor %}{% if enable_thinking %}<think>\n{% endif %}"
 
@@ -57,3 +65,42 @@ def test_the_switch_goes_to_templates_that_have_it() -> None:
     for wanted in (True, False):
         text = tokenizer.apply_chat_template(messages, tokenize=False, **template_options(tokenizer, wanted))
         assert is_opened(str(text)) == wanted
+
+
+# Through the command line
+
+
+def test_generate_hands_the_switch_on_and_hides_the_thinking_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = SWITCHED
+    save_model(tmp_path, tiny_ouro())
+    tokenizer.save_pretrained(tmp_path)
+    asked: list[list[int]] = []
+
+    def written(model: Any, tokenizer: Any, prompts: Any, method: Any, **options: Any) -> list[Generation]:
+        asked.append(chat_ids(tokenizer, prompts[0], "prompt", options["enable_thinking"]))
+        text = "so\n</think>\n\nTwo." if options["enable_thinking"] else "<think>so</think>Two."
+        return [Generation(text, [1], "stop", [4], 0, 0)]
+
+    monkeypatch.setattr(loopcd, "generate", written, raising=False)
+    line = ["generate", "Hi", "--chat", "--model", str(tmp_path)]
+    for more, wanted in (
+        (["--thinking"], "Two."),
+        (["--no-thinking"], "Two."),
+        (["--no-thinking", "--show-thinking"], "<think>so</think>Two."),
+    ):
+        made = CliRunner().invoke(main, [*line, *more])
+        assert made.exit_code == 0 and made.stdout.strip() == wanted, made.output
+    assert tokenizer.decode(asked[0]) == "Hi<think>\n" and tokenizer.decode(asked[1]) == "Hi"
+    told = json.loads(CliRunner().invoke(main, [*line, "--thinking", "--json"]).stdout)["results"][0]
+    assert (told["thinking"], told["answer"]) == ("so", "Two.")
+
+
+def test_the_switch_reaches_the_prompt() -> None:
+    tokenizer, model = byte_tokenizer(), tiny_ouro()
+    tokenizer.chat_template = SWITCHED
+    messages = [{"role": "user", "content": "Hi"}]
+    for wanted, text in ((True, "Hi<think>\n"), (False, "Hi"), (None, "Hi")):
+        found = loopcd.generate(model, tokenizer, messages, max_new_tokens=5, enable_thinking=wanted)
+        streamed = "".join(loopcd.stream(model, tokenizer, messages, max_new_tokens=5, enable_thinking=wanted))
+        assert found.text == streamed == loopcd.generate(model, tokenizer, text, max_new_tokens=5).text

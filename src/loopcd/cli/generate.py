@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ from loopcd.cli.methods import build_method, method_options
 @click.option("--allow-pickle", is_flag=True, help="Also read weights that there are only as pickles; nothing in them is run.")
 @click.option("--trace", "trace_file", type=click.Path(), help="Write to this file what every loop said about every token.")
 @click.option("--chat", is_flag=True, help="Prompts are what a user says: they go through the tokenizer's chat template.")
+@click.option("--thinking/--no-thinking", "enable_thinking", default=None, help="--chat: the template's enable_thinking.")
+@click.option("--show-thinking", is_flag=True, help="--chat: print the thinking part of an answer too.")
 @click.option("--stream", "streamed", is_flag=True, help="Print the text as it is made.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def generate(
@@ -46,6 +48,7 @@ def generate(
     method: str,
     trace_file: str | None,
     chat: bool,
+    show_thinking: bool,
     streamed: bool,
     as_json: bool,
     dtype: str | None,
@@ -60,21 +63,24 @@ def generate(
             "--stream prints the text of one prompt as it is made: not with --json, --trace or several prompts"
         )
     run_names = ("max_new_tokens", "stop", "temperature", "top_p", "seed", "init_seed", "num_loops", "batch_size")
+    run_names += ("enable_thinking",)
     run = {name: options.pop(name) for name in run_names}
     chosen = build_method(method, options)
     import loopcd
 
     loaded, tokenizer = loopcd.load(model, dtype=dtype, device=device, allow_pickle=allow_pickle)
+    hidden = _Hidden(tokenizer, run["enable_thinking"], shown=show_thinking)
     if streamed:
         run.pop("batch_size")
-        for piece in loopcd.stream(loaded, tokenizer, prompts[0], chosen, **run):
+        pieces = loopcd.stream(loaded, tokenizer, prompts[0], chosen, **run)
+        for piece in hidden.pieces(prompts[0], pieces):
             click.echo(piece, nl=False)
             sys.stdout.flush()
         click.echo()
         return
     with progress_bar("generating", len(prompts)) as show, _writer(trace_file) as trace:
         made = loopcd.generate(loaded, tokenizer, prompts, chosen, progress=show, trace=trace, **run)
-    results = [{"prompt": text, **_as_dict(each)} for text, each in zip(prompts, made, strict=True)]
+    results = [{"prompt": each, **_as_dict(text), **hidden.parts(each, text)} for each, text in zip(prompts, made, strict=True)]
     if as_json:
         shown = {key: value for key, value in options.items() if value is not None}
         click.echo(json.dumps({"model": model, "method": method, "settings": shown, "results": results}))
@@ -83,7 +89,34 @@ def generate(
         if len(results) > 1:
             shown = result["prompt"] if isinstance(result["prompt"], str) else result["prompt"][-1]["content"]
             click.echo(("" if number == 0 else "\n") + f"# {shown}")
-        click.echo(result["text"])
+        click.echo(result["text"] if show_thinking else result.get("answer", result["text"]))
+
+
+@dataclass(frozen=True)
+class _Hidden:
+    """What is done with the thinking part of answers in a conversation."""
+
+    tokenizer: Any
+    enable_thinking: bool | None
+    shown: bool
+
+    def _opened(self, messages: Any) -> bool:
+        """Whether the template itself opens the thinking part."""
+        from loopcd.decoding.chat import chat_ids
+        from loopcd.decoding.thinking import is_opened
+
+        return is_opened(self.tokenizer.decode(chat_ids(self.tokenizer, messages, "prompt", self.enable_thinking)))
+
+    def pieces(self, prompt: Any, pieces: Iterator[str]) -> Iterator[str]:
+        from loopcd.decoding.thinking import without_thinking
+
+        return pieces if self.shown or isinstance(prompt, str) else without_thinking(pieces, self._opened(prompt))
+
+    def parts(self, prompt: Any, made: Any) -> dict[str, str | None]:
+        """`thinking` and `answer`, of an answer in a conversation."""
+        from loopcd.decoding.thinking import split_thinking
+
+        return {} if isinstance(prompt, str) else asdict(split_thinking(made.text, self._opened(prompt)))
 
 
 def _writer(path: str | None) -> Any:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from loopcd.decoding.thinking import template_options
+
 Messages = Sequence[Mapping[str, Any]]  # each {"role": …, "content": …}
 
 # what ends a turn in the public models, though their settings do not always say so
@@ -14,15 +16,16 @@ def is_chat(prompt: Any) -> bool:
     return isinstance(prompt, Sequence) and not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
 
 
-def chat_ids(tokenizer: Any, messages: Messages, name: str = "prompt") -> list[int]:
+def chat_ids(tokenizer: Any, messages: Messages, name: str = "prompt", enable_thinking: bool | None = None) -> list[int]:
     """The tokens of a conversation that the model is to go on with; the template writes the begin token, so none is added."""
     if tokenizer is None or not getattr(tokenizer, "chat_template", None):
         raise ValueError(f"{name} holds messages, but the model's tokenizer has no chat template: give a text")
     for message in messages:
         if not isinstance(message.get("role"), str) or "content" not in message:
             raise ValueError(f"{name} holds the message {dict(message)!r}: each needs a role and a content")
+    options = {"add_generation_prompt": True, "return_dict": False, **template_options(tokenizer, enable_thinking)}
     try:
-        return tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=True, return_dict=False)
+        return tokenizer.apply_chat_template(list(messages), tokenize=True, **options)
     except Exception as error:  # templates are programs, and raise what they like
         raise ValueError(f"{name}: the chat template refuses these messages: {' '.join(str(error).split())}") from error
 

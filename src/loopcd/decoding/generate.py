@@ -65,6 +65,7 @@ class _Request:
     init_seed: int | None
     num_loops: int | None
     chat: bool = False  # some prompt is a conversation
+    enable_thinking: bool | None = None  # as its template takes it
 
     def __post_init__(self) -> None:
         if not isinstance(self.method, Method):
@@ -85,7 +86,7 @@ class _Request:
             if isinstance(prompt, str):
                 given = text_ids(self.tokenizer, prompt)
             elif is_chat(prompt):
-                given = chat_ids(self.tokenizer, prompt, name)  # pyright: ignore[reportArgumentType]
+                given = chat_ids(self.tokenizer, prompt, name, self.enable_thinking)  # pyright: ignore[reportArgumentType]
             ids = [index(token) for token in given]
         except TypeError as error:
             raise ValueError(f"{name}={prompt!r}: a text, a list of messages, or a list of token ids") from error
@@ -190,10 +191,12 @@ def generate(
     numbers: Sequence[int] | None = None,
     progress: Callable[[int, int], None] | None = None,
     interrupt: Callable[[], None] | None = None,
+    enable_thinking: bool | None = None,
 ) -> Any:
     """Continue a prompt (a Generation), or each of a list of prompts (a list of them), by the method.
 
     A prompt is a text, a list of token ids, or a conversation: a list of messages {"role", "content"}, for the chat template.
+    `enable_thinking` is handed to the template where that has such a switch.
 
     Prompts of like length run together, `batch_size` at a time; neither that nor their order changes what is made of one.
     `init_seed=None` is Huginn's zero initial state, an integer draws it. `progress` is called with (done, all).
@@ -209,7 +212,7 @@ def generate(
     request = _Request(model, tokenizer, method, max_new_tokens, stops, temperature, top_p, seed, init_seed, num_loops)
     single = isinstance(prompts, str) or is_chat(prompts)
     given: Any = [prompts] if single else prompts
-    request = replace(request, chat=any(is_chat(prompt) for prompt in given))
+    request = replace(request, chat=any(is_chat(prompt) for prompt in given), enable_thinking=enable_thinking)
     encoded = [request.encode(prompt, "prompt" if single else f"prompts[{i}]") for i, prompt in enumerate(given)]
     own = range(len(encoded)) if numbers is None else numbers
     if len(own) != len(encoded):
@@ -280,6 +283,7 @@ def stream(
     seed: int = 0,
     init_seed: int | None = None,
     num_loops: int | None = None,
+    enable_thinking: bool | None = None,
 ) -> Iterator[str]:
     """The text of `generate`, piece by piece as it is made; together the pieces are that text."""
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
@@ -287,7 +291,7 @@ def stream(
     if tokenizer is None:
         raise ValueError("stream yields text, but the model came without a tokenizer")
     method.check(model, num_loops, tokenizer)
-    request = replace(request, chat=is_chat(prompt))
+    request = replace(request, chat=is_chat(prompt), enable_thinking=enable_thinking)
     job = request.job([request.encode(prompt, "prompt")], [0])
     return _pieces(method.steps(job), TextPieces(tokenizer, stops))
 
