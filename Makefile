@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
+MINUTES ?= 30
 # The transformers release that `make test-floor` tests with, and a hub client that every release from there on accepts.
 FLOOR ?= 5.16.1
 FLOOR_HUB = 1.33.0
@@ -32,7 +33,7 @@ unneeded = sqlitedict
 pytest = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-floor setup-vllm demo test test-floor test-vllm lint bench results clean
+.PHONY: help setup setup-floor setup-vllm demo test test-floor test-vllm soak lint bench results clean
 
 help:
 	@echo "make setup       create .venv and install loopcd with the versions of constraints.txt"
@@ -40,6 +41,7 @@ help:
 	@echo "make test        all tests (PYTEST_ARGS='-k cache' for some of them)"
 	@echo "make test-floor  the fast tests on transformers $(FLOOR), in .venv-floor (FLOOR=5.19.0 for another release)"
 	@echo "make test-vllm   the tests of serving with vLLM on the CPU, in .venv-vllm"
+	@echo "make soak        thirty minutes of mixed traffic against servers of the built-in models, every answer checked (MINUTES=5)"
 	@echo "make lint        ruff and pyright"
 	@echo "make bench       speed and memory, measured"
 	@echo "make results     docs/results: the paper's tables and figures on the built-in models (about twenty minutes)"
@@ -89,6 +91,9 @@ test-floor: $(FLOOR_READY)
 
 test-vllm: $(VLLM_READY)
 	@.venv-vllm/bin/python -m pytest -q -p no:xdist tests/serving/vllm $(PYTEST_ARGS)
+
+soak: $(VLLM_READY)
+	@.venv-vllm/bin/python scripts/soak.py --minutes $(MINUTES)
 
 lint: setup
 	@$(BIN)/ruff check .

@@ -280,14 +280,21 @@ def test_a_file_of_nested_json_is_a_text_like_any_other(folders: dict[str, Path]
 
 def test_a_mistake_of_our_own_is_a_sentence_and_can_be_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
-        raise RuntimeError("the first line\nthe second")
+        raise AttributeError("the first line\nthe second")
 
     monkeypatch.setattr("loopcd.models.catalogue.describe", broken)
-    failed(
-        "RuntimeError: the first line (a mistake in loopcd or in a library that it uses; LOOPCD_DEBUG=1 shows where)", "models"
-    )
+    told = "AttributeError: the first line (a mistake in loopcd or in a library that it uses; LOOPCD_DEBUG=1 shows where)"
+    failed(told, "models")
     monkeypatch.setenv("LOOPCD_DEBUG", "1")
-    assert isinstance(call("models").exception, RuntimeError)
+    assert isinstance(call("models").exception, AttributeError)
+
+
+def test_a_librarys_message_of_several_lines_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("the first line\nthe second")
+
+    monkeypatch.setattr("loopcd.models.catalogue.describe", broken)
+    failed("loopcd: the first line the second", "models")
 
 
 def test_a_missing_file_is_named_without_a_number(folders: dict[str, Path]) -> None:

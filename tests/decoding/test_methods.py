@@ -301,7 +301,7 @@ def test_beam_search_is_refused(own_model: LoopedModel) -> None:
 
 @pytest.mark.parametrize("make", [loopcd.NoiseCD, loopcd.MTI, loopcd.SelfEval])
 def test_methods_that_cannot_be_drafted(make: Any) -> None:
-    with pytest.raises(ValueError, match=rf"draft=SelfDraft\(.*\): {make.__name__} cannot be drafted; Greedy and LoopCD can"):
+    with pytest.raises(ValueError, match=rf"draft=SelfDraft\(.*\): {make.__name__} cannot be drafted; Greedy, LoopCD and"):
         make(draft=loopcd.SelfDraft())
     with pytest.raises(ValueError, match="draft=4: a SelfDraft, or None"):
         make(draft=4)

@@ -1,6 +1,8 @@
 """`loopcd eval --prompts` and `--answers`: what is asked, and grades of texts that were made elsewhere."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,15 @@ def test_prompts_of_programs_need_neither_consent_nor_weights(tmp_path: Path, mo
     assert first["prompt"].startswith("<|im_start|>user") and first["stop"][-1] == "\n```\n"
     assert bare["prompt"] == DOUBLE["prompt"] and bare["stop"][-1] == "\nassert "
     assert first["gold"] == bare["gold"] == DOUBLE["canonical_solution"] and first["max_new_tokens"] == 7
+
+
+def test_a_reader_may_see_enough_of_the_prompts(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "loopcd.cli", "eval", "--task", "steps", "--limit", "500", "--prompts"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None and run.stderr is not None
+        assert json.loads(run.stdout.readline())["id"] == "steps/test/0"
+        run.stdout.close()
+        assert run.stderr.read() == ""
 
 
 def test_answers_are_graded_in_the_schema_of_results(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import huggingface_hub
 import pytest
 
 from loopcd.evaluation import data
+from loopcd.evaluation.answers import read_answers
 from loopcd.evaluation.registry import make_task
 from loopcd.evaluation.task import TaskOptions
 
@@ -43,7 +44,7 @@ def test_nested_exemplars_are_refused(tmp_path: Path) -> None:
         json.dumps({"qid": "a", "question": "b", "answer": True, "facts": []}) + "\n"
     )
     (tmp_path / "mine.json").write_text("[" * 100_000)
-    with pytest.raises(ValueError, match=r"mine\.json: needs a JSON list"):
+    with pytest.raises(ValueError, match=r"mine\.json does not hold JSON"):
         make_task("strategyqa", TaskOptions(tmp_path, exemplars=tmp_path / "mine.json"))
 
 
@@ -68,3 +69,9 @@ def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatc
         data.from_hub("some/data", None, "test")
     assert (asked, offline) == (["some/data"], [True])
     assert not huggingface_hub.constants.HF_HUB_OFFLINE and not datasets.config.HF_HUB_OFFLINE
+
+
+def test_nested_answers_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "answers.jsonl").write_text("[" * 100_000 + "\n")
+    with pytest.raises(ValueError, match=r"answers\.jsonl, line 1 is no JSON"):
+        read_answers(tmp_path / "answers.jsonl", [])

@@ -191,8 +191,12 @@ def pickled(folder: Path, name: str = "model.pt") -> Path:
 
 
 @pytest.mark.parametrize("name", ["model.pt", "pytorch_model.bin"])
-def test_pickled_weights_are_read_with_consent_only(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("old_format", [False, True])
+def test_pickled_weights_are_read_with_consent_only(tmp_path: Path, name: str, old_format: bool) -> None:
     folder = pickled(tmp_path / "model", name)
+    if old_format:
+        state = torch.load(folder / name, weights_only=True)
+        torch.save(state, folder / name, _use_new_zipfile_serialization=False)
     refused(folder, name, "safetensors only", "allow_pickle=True", "--allow-pickle")
     wanted = logits_of(loopcd.load(GOLDEN / "families" / "parcae_tiny")[0], random_ids(1, 6, 90))
     model, _ = loopcd.load(folder, allow_pickle=True)

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from loopcd.cli import main
-from loopcd.serving.vllm.options import EngineOptions
+from loopcd.serving.vllm.options import GRACE, EngineOptions
 from loopcd.serving.vllm.server import as_flags
 from tools import save_model, tiny_hrm, tiny_huginn, tiny_ouro, tiny_retrofit
 
@@ -54,6 +54,7 @@ def test_everything_that_was_asked_for_is_handed_to_vllm(folder: str) -> None:
         "hf_overrides": {"mean_recurrence": 3},
         "tensor_parallel_size": 2,
         "data_parallel_size": 3,
+        "shutdown_timeout": 2 * GRACE,
         "enable_prefix_caching": False,
         "enable_chunked_prefill": False,
     }

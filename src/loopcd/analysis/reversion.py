@@ -14,10 +14,10 @@ from typing import Any
 from loopcd.analysis import statistics
 from loopcd.analysis.laboratory import Laboratory
 from loopcd.analysis.replacement import answer_text
-from loopcd.decoding import Greedy, generate
+from loopcd.decoding import Generation, Greedy, generate
 from loopcd.evaluation.plan import batches
 from loopcd.evaluation.runner import Progress
-from loopcd.evaluation.store import Store
+from loopcd.evaluation.store import Store, sample_line
 from loopcd.evaluation.task import Grades, Item, Task
 from loopcd.tracing import LoopTrace
 
@@ -72,7 +72,9 @@ def _resume(
     lines = {}
     for name, each in batch.items():
         tokens = [*each.prefix, *continued.get(name, [])[: max(0, room[name])]]
-        lines[name] = {"id": name, "token_ids": tokens, "text": answer_text(lab.engine.tokenizer, tokens, task.stop)}
+        text = answer_text(lab.engine.tokenizer, tokens, task.stop)
+        reason = "length" if len(tokens) >= task.max_new_tokens else "stop"
+        lines[name] = sample_line(name, Generation(text, tokens, reason, [], 0, 0))  # what the loops did is of no interest here
     store.add_samples(RUN, [line for name, line in lines.items() if name not in kept])
     return lines
 

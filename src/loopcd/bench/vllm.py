@@ -1,7 +1,8 @@
 """vLLM on the built-in models: what LoopCD costs there, and how its speed compares with the local engine's.
 
-All engines live in this process and take turns. "greedy" has an engine of its own that carries no amateur loop, so that
-the ratio holds all that LoopCD costs: the amateur's coda and its slots, its head, and the contrast.
+All engines live in this process and take turns, and run as `loopcd serve` would run them: small models on a CPU without
+compilation. "greedy" has an engine of its own that carries no amateur loop, so that the ratio holds all that LoopCD costs:
+the amateur's coda, its head, and the contrast.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +34,7 @@ def bench_vllm(
         model, tokenizer = load(name)
         subject = Subject(name, model, None, tokens)  # without a tokenizer nothing ends a text early
         prompts = Subject(name, model, tokenizer, tokens).prompts(batch)
-        started = {"max_num_seqs": batch, "enable_prefix_caching": False, "enforce_eager": eager}
+        started = {"max_num_seqs": batch, "enable_prefix_caching": False} | ({"enforce_eager": True} if eager else {})
         plain = VLLMEngine.load(EngineOptions(name, amateur_loops=()), **started)
         carrying = VLLMEngine.load(EngineOptions(name), **started)
         tasks: dict[str, Task] = {
@@ -45,14 +46,14 @@ def bench_vllm(
         }
         say(f"vllm: {name}, {rounds} rounds")
         samples = alternately(tasks, rounds)
-        device = plain.machine()["device"]
+        device, without = plain.machine()["device"], is_eager(plain)
         plain.close()
         carrying.close()
         cpu = device == "cpu"  # on a device of its own only the clock on the wall sees the work
         found[name] = {
             "batch": batch,
             "device": device,
-            "eager": eager,
+            "eager": without,
             "clock": "cpu" if cpu else "wall",
             "ratios": {key: asdict(ratio(samples[of], samples[to], cpu)) for key, (of, to) in RATIOS.items()},
             "tokens_per_cpu_second" if cpu else "tokens_per_second": {
@@ -60,6 +61,11 @@ def bench_vllm(
             },
         }
     return found
+
+
+def is_eager(engine: VLLMEngine) -> bool:
+    workers: Any = engine.workers
+    return workers.llm.llm_engine.vllm_config.model_config.enforce_eager
 
 
 def _vllm(engine: VLLMEngine, method: Method, prompts: Sequence[Sequence[int]], tokens: int) -> Task:

@@ -52,8 +52,8 @@ def _told(error: Exception) -> Failed:
         return Failed(f"{error.filename}: {error.strerror}")
     if isinstance(error, UnicodeEncodeError):
         return Failed(f"an argument holds what is no text in UTF-8: {error.object[error.start : error.end]!r}")
-    if isinstance(error, ValueError | MemoryError | OSError | ImportError):
-        return Failed(str(error) or type(error).__name__)
+    if isinstance(error, ValueError | MemoryError | OSError | ImportError):  # libraries' messages may have several lines
+        return Failed(" ".join(str(error).splitlines()) or type(error).__name__)
     if type(error).__name__ == "OutOfMemoryError":  # torch's, which need not be imported to look for it
         return Failed(f"the device's memory is full: {str(error).splitlines()[0]}")
     return Unforeseen(error)

@@ -26,6 +26,7 @@ from loopcd.cli.methods import build_method
 @click.option("--num-loops", type=int, help="Loops to run (the model's own number if not given).")
 @click.option("--dtype", help="float32, bfloat16 or float16 (the checkpoint's own if not given).")
 @click.option("--device", help="cpu, cuda, ... (a GPU where there is one).")
+@click.option("--allow-pickle", is_flag=True, help="Also read weights that there are only as pickles; nothing in them is run.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="To serve on; a free one if not given.")
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 @click.option("--json", "as_json", is_flag=True, help="With --export: print one JSON object.")
@@ -91,7 +92,8 @@ def _engine(options: dict[str, Any]) -> Any:
 
     from loopcd.evaluation.engine import LocalEngine
 
-    engine = LocalEngine.load(options["model"], options["dtype"], options["device"], options["num_loops"])
+    settings = {name: options[name] for name in ("dtype", "device", "num_loops", "allow_pickle")}
+    engine = LocalEngine.load(options["model"], **settings)
     if engine.threads is not None:
         torch.set_num_threads(engine.threads)
     return engine

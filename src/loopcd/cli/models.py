@@ -20,7 +20,10 @@ def models(names: tuple[str, ...], context: int, num_loops: int | None, dtype: s
 
     if context < 1:
         raise ValueError(f"--context {context}: a whole number of at least 1")
-    rows = describe(names, context, num_loops, dtype)
+    try:
+        rows = describe(names, context, num_loops, dtype)
+    except RuntimeError as error:  # torch's, where a config.json asks for what no tensor can be
+        raise ValueError(f"{', '.join(names)}: no model of these sizes can be made ({str(error).splitlines()[0]})") from error
     if as_json:
         click.echo(json.dumps({"context": context, "dtype": dtype, "models": [asdict(row) for row in rows]}))
         return

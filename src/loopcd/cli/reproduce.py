@@ -35,6 +35,7 @@ _LOCAL = {"data": "DIR", "exemplars": "FILE", "evalplus_python": "PYTHON"}  # pl
 @click.option("--batch-size", type=int, help="Prompts run together (by the model's size if not given).")
 @click.option("--dtype", help="float32, bfloat16 or float16 (the checkpoint's own if not given).")
 @click.option("--device", help="cpu, cuda, ... (a GPU where there is one).")
+@click.option("--allow-pickle", is_flag=True, help="Also read weights that there are only as pickles; nothing in them is run.")
 @click.option("--allow-code-execution", is_flag=True, help="humaneval, mbpp: run the programs that the model wrote.")
 @click.option("--evalplus-python", help="humaneval, mbpp: an interpreter that has EvalPlus (this one if not given).")
 @click.option("--code-workers", type=int, help="humaneval, mbpp: programs at a time (half of the cores if not given).")
@@ -62,7 +63,9 @@ def reproduce(element: str, out: Path | None, cache: Path | None, tuned: bool | 
     session = replace(session, limit=limited(session))
     folder = out or Path("results") / f"paper-{session.task}-{Path(session.model).name}"
     session.make_task()
-    engine = LocalEngine.load(session.model, session.dtype, session.device, session.num_loops, session.batch_size)
+    engine = LocalEngine.load(
+        session.model, session.dtype, session.device, session.num_loops, session.batch_size, session.allow_pickle
+    )
     with shown(f"{element}, {session.task}, {session.model}") as report:
         lab = Laboratory(session, engine, cache or own_folder(folder / "cache", folder), Tally(report), tuned)
         made = run(element, lab, folder, lambda name: command_line(name, options, tuned))

@@ -81,11 +81,11 @@ class _Request:
         if isinstance(prompt, str) and self.tokenizer is None:
             raise ValueError(f"{name} is a text, but the model came without a tokenizer: pass token ids")
         given: Any = prompt
-        if isinstance(prompt, str):
-            given = text_ids(self.tokenizer, prompt)
-        elif is_chat(prompt):
-            given = chat_ids(self.tokenizer, prompt, name)  # pyright: ignore[reportArgumentType]
         try:
+            if isinstance(prompt, str):
+                given = text_ids(self.tokenizer, prompt)
+            elif is_chat(prompt):
+                given = chat_ids(self.tokenizer, prompt, name)  # pyright: ignore[reportArgumentType]
             ids = [index(token) for token in given]
         except TypeError as error:
             raise ValueError(f"{name}={prompt!r}: a text, a list of messages, or a list of token ids") from error
@@ -149,7 +149,7 @@ class _Request:
         from_model = config.eos_token_id if config is not None else None
         listed = from_model if isinstance(from_model, list) else [from_model]
         turns = turn_ends(self.tokenizer) if self.chat or thinks(self.model) else ()
-        return {token for token in (*listed, own, *turns) if token is not None}
+        return {token for token in (*listed, own, *turns) if isinstance(token, int)}  # a checkpoint may say anything
 
     def _pad(self) -> int:
         pad = getattr(self.tokenizer, "pad_token_id", None)

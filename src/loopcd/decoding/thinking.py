@@ -23,7 +23,7 @@ def has_switch(tokenizer: Any) -> bool:
     return any("enable_thinking" in text for text in texts)
 
 
-def template_options(tokenizer: Any, enable_thinking: bool | None) -> dict[str, bool]:
+def template_options(tokenizer: Any, enable_thinking: bool | None) -> dict[str, Any]:
     """What `apply_chat_template` is told beside the messages: the switch where it is given, which the template must know."""
     if enable_thinking is None:
         return {}

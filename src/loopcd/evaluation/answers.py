@@ -69,7 +69,7 @@ def _read(path: Path) -> dict[str, str]:
 def _parsed(line: str, where: str) -> tuple[str, str]:
     try:
         found: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} is no JSON: {error}") from error
     if not isinstance(found, dict) or not all(isinstance(found.get(key), str) for key in ("id", "text")):
         raise ValueError(f'{where} must be {{"id": …, "text": …}}, both texts')

@@ -137,11 +137,12 @@ class LocalEngine:
 
     def complete(self, prompts: Sequence[str], method: Method, request: Request) -> list[Generation]:
         drawn_otherwise = isinstance(method, SelfEval) or not self.model.has_initial_state
+        ids = [self.tokenizer(prompt).input_ids for prompt in prompts]  # also what a chat template made, as the authors did
         with _threads(self.threads):
             return generate(
                 self.model,
                 self.tokenizer,
-                list(prompts),
+                ids,
                 seeded(method, request),
                 max_new_tokens=request.max_new_tokens,
                 stop=request.stop,

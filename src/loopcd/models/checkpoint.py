@@ -5,6 +5,7 @@ Each finding is one sentence that says what was wrong, where, and what would be 
 
 import json
 import re
+import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -38,6 +39,9 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(config, dict):
         raise ValueError(f"{path} holds a {type(config).__name__}, not the fields of a configuration")
+    for name in ("model_type", "dtype", "torch_dtype"):
+        if not isinstance(config.get(name), str | None):
+            raise ValueError(f"{path} cannot be used: {name}={config[name]!r} should be a text")
     return config
 
 
@@ -81,7 +85,10 @@ def weight_files(folder: Path) -> list[Path]:
             f"the others can run code when they are opened. {_HOW_TO_CONVERT}; or say allow_pickle=True (--allow-pickle), "
             "which reads tensors and refuses all else"
         )
-    raise ValueError(f"{folder} has no weights: expected {WEIGHTS} or {INDEX}")
+    raise ValueError(
+        f"{folder} has no weights: expected {WEIGHTS} or {INDEX}; pickled ones are fetched from the hub and read only with "
+        "allow_pickle=True (--allow-pickle)"
+    )
 
 
 def _indexed(folder: Path) -> list[Path]:
@@ -129,7 +136,7 @@ def read_pickled(files: Sequence[Path]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for path in files:
         try:
-            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
         except Exception as error:  # a pickle can fail in any way
             reason = " ".join(str(error).split())[:200]
             raise ValueError(f"{path} does not hold weights alone, or is damaged: {reason}") from error

@@ -234,10 +234,10 @@ def causal_mask(span: Span, device: torch.device, valid: Tensor | None, implemen
     plain = span.time == 1 or (span.start == 0 and implementation != "eager")
     if valid is None and span.columns is None and plain:
         return None
-    own = torch.arange(span.start, span.stop, device=device)[None] if span.columns is None else span.columns
+    own = torch.arange(span.start, span.stop, device=device)[None] if span.columns is None else span.columns.to(device)
     columns = torch.arange(span.stop, device=device)
     mask = columns <= own[..., None]  # [rows or 1, time, columns]
     if valid is not None:
         # a padded token still sees itself: a softmax over nothing would be NaN
-        mask = mask & (valid[:, None, :] | (columns == own[..., None]))
+        mask = mask & (valid.to(device)[:, None, :] | (columns == own[..., None]))
     return mask[:, None]

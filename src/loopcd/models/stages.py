@@ -292,7 +292,7 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
         if input_ids.device.type not in ("cpu", "meta") and input_ids.shape[1] > 1:
             self._check_tokens(input_ids)  # elsewhere the embedding itself notices, without a wait for the device
         try:
-            return self.get_input_embeddings()(input_ids)
+            return self.get_input_embeddings()(input_ids).to(input_ids.device)
         except IndexError:
             self._check_tokens(input_ids)
             raise

@@ -1,9 +1,17 @@
 """`loopcd eval --engine vllm`: the same texts, grades and tables as the local engine."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -17,7 +25,7 @@ METHODS = ("greedy", "loopcd", "loopcd:amateur_loop=1,strength=0.6", "loopguidan
 
 
 def evaluated(out: Path, *arguments: str) -> dict[str, Any]:
-    command = ["eval", "--limit", "24", "--max-new-tokens", "96", "--json", "--out", str(out), *arguments]
+    command = ["eval", "--limit", "16", "--max-new-tokens", "96", "--json", "--out", str(out), *arguments]
     made = CliRunner().invoke(main, command, catch_exceptions=False)
     assert made.exit_code == 0, made.output
     return json.loads(made.stdout)
@@ -36,6 +44,59 @@ def test_the_same_accuracies_as_the_local_engine(model: str, tmp_path: Path) -> 
         assert lines(tmp_path / "vllm" / "samples" / samples.name) == lines(samples)
     manifest = json.loads((tmp_path / "vllm" / "manifest.json").read_text())["settings"]
     assert manifest["model"]["engine"] == "vllm" and manifest["methods"]["greedy"] == {}
+
+
+COMMAND = ("eval", "--model", "tiny-ouro", "--methods", "greedy,loopcd", "--limit", "32", "--max-new-tokens", "96", "--json")
+
+
+def test_a_killed_replica_ends_an_evaluation_with_a_word_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    """Batches of four, so that there is something to keep and something left to do when one of two replicas goes."""
+    command = [*COMMAND, "--engine", "vllm", "--data-parallel", "2", "--batch-size", "4", "--out", str(tmp_path / "vllm")]
+    with started(command, tmp_path / "first") as first:
+        wait_until(lambda: answered(tmp_path) >= 4, first)
+        engines = [each for each in psutil.Process(first.pid).children(recursive=True) if "EngineCore_DP" in each.name()]
+        assert len(engines) == 2
+        engines[1].kill()
+        assert first.wait(600) == 1
+    said = (tmp_path / "first").read_text()
+    assert "loopcd: a replica of vLLM is gone" in said and "Traceback" not in said.partition("loopcd: a replica")[2]
+    kept = answered(tmp_path)
+    assert 4 <= kept < 64
+    with started(command, tmp_path / "second") as second:
+        assert second.wait(600) == 0, (tmp_path / "second").read_text()[-3000:]
+    again = (tmp_path / "second").read_text()
+    assert f"{kept}/64 answers" in again and "killing" not in again and "sending SIGTERM" not in again
+    local = evaluated(tmp_path / "local", "--model", "tiny-ouro", "--methods", "greedy,loopcd", "--limit", "32")
+    table = json.loads((tmp_path / "second.json").read_text())["methods"]
+    for name, told in local["methods"].items():
+        assert {key: table[name][key] for key in ("strict", "flex")} == {key: told[key] for key in ("strict", "flex")}
+    for samples in (tmp_path / "local" / "samples").iterdir():
+        assert lines(tmp_path / "vllm" / "samples" / samples.name) == lines(samples)
+
+
+@contextmanager
+def started(command: list[str], log: Path) -> Iterator[subprocess.Popen[Any]]:
+    """The command line in a process of its own, its standard output in a file beside the log."""
+    environment = {**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    with log.open("w") as said, log.with_suffix(".json").open("w") as told:
+        full = [sys.executable, "-m", "loopcd.cli", *command]
+        running = subprocess.Popen(full, stdout=told, stderr=said, env=environment, start_new_session=True)
+    try:
+        yield running
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+
+
+def answered(folder: Path) -> int:
+    return sum(len(each.read_text().splitlines()) for each in (folder / "vllm" / "samples").glob("*.jsonl"))
+
+
+def wait_until(done: Callable[[], bool], running: subprocess.Popen[Any]) -> None:
+    begun = time.monotonic()
+    while not done():
+        assert running.poll() is None and time.monotonic() - begun < 600
+        time.sleep(0.05)
 
 
 def lines(path: Path) -> dict[str, tuple[Any, ...]]:

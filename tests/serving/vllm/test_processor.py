@@ -3,6 +3,7 @@
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,6 +103,17 @@ def test_v2_goes_by_slots(config: Any, logits: Tensor) -> None:
     processor.add_request(7, GREEDY)  # a slot's new owner is not taken for its last
     expected = wanted(config, logits, [GREEDY, GREEDY, THREE, GREEDY, ONE])
     torch.testing.assert_close(processor.apply(logits.clone(), context(slots)), expected)
+
+
+def test_v2_maps_the_rows_of_drafted_tokens(config: Any, logits: Tensor) -> None:
+    """Three requests with five rows: the first and the last have drafted tokens."""
+    processor, slots = v2(config), [7, 2, 9]
+    for slot, each in zip(slots, [ONE, GREEDY, THREE], strict=True):
+        processor.add_request(slot, each)
+    of_rows = [7, 7, 2, 9, 9]
+    drafted = replace(context(slots), expanded_idx_mapping=torch.tensor(of_rows))
+    expected = wanted(config, logits, [ONE, ONE, GREEDY, THREE, THREE])
+    torch.testing.assert_close(processor.apply(logits.clone(), drafted), expected)
 
 
 def test_v1_goes_by_rows(config: Any, logits: Tensor) -> None:

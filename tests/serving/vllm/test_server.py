@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from openai import AsyncOpenAI, BadRequestError, OpenAI
 
@@ -43,7 +44,7 @@ class Server:
         return body | {"extra_body": extra}
 
 
-@pytest.fixture(scope="module", params=["tiny-huginn", "tiny-ouro"])
+@pytest.fixture(scope="module", params=["tiny-huginn", "tiny-ouro"])  # the second with two replicas
 def server(request: pytest.FixtureRequest, subject: Callable[[str], Any], tmp_path_factory: Any) -> Iterator[Server]:
     it = subject(request.param)
     with socket.socket() as free:
@@ -53,6 +54,8 @@ def server(request: pytest.FixtureRequest, subject: Callable[[str], Any], tmp_pa
     loops = ",".join(map(str, it.amateur_loops))
     command = [sys.executable, "-m", "loopcd.cli", "serve", request.param, "--port", str(port), "--amateur-loops", loops]
     command += ["--max-num-seqs", "16", "--kv-cache-memory-bytes", str(256 << 20)]
+    if request.param == "tiny-ouro":
+        command += ["--data-parallel", "2"]
     with log.open("w") as output:
         running = subprocess.Popen(
             command,
@@ -67,11 +70,16 @@ def server(request: pytest.FixtureRequest, subject: Callable[[str], Any], tmp_pa
         yield Server(url, request.param, it)
         assert running.poll() is None, log.read_text()[-3000:]
     finally:
+        workers = psutil.Process(running.pid).children(recursive=True)
         running.send_signal(signal.SIGTERM)
         try:
-            running.wait(60)
+            running.wait(300)
         except subprocess.TimeoutExpired:
             os.killpg(running.pid, signal.SIGKILL)
+            raise
+    said = log.read_text()
+    assert "killing" not in said and "sending SIGTERM" not in said, said[-3000:]
+    assert psutil.wait_procs(workers, timeout=10)[1] == []
 
 
 def wait_for(url: str, running: subprocess.Popen[Any], log: Path) -> None:

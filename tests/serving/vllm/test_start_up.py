@@ -5,18 +5,23 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import vllm
 from vllm.engine.arg_utils import EngineArgs
 
+from loopcd.models import HuginnConfig, OuroConfig
 from loopcd.serving.vllm import ARCHITECTURES, register
 from loopcd.serving.vllm.processor import LoopCDProcessor
-from loopcd.serving.vllm.start_up import latest
+from loopcd.serving.vllm.start_up import _check_speculation, latest
 from tools import configure, save_model, tiny_huginn, tiny_ouro
 
 PROCESSOR = "loopcd.serving.vllm.processor:LoopCDProcessor"
+
+
+NGRAM = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}
 
 
 @pytest.fixture(params=["huginn", "ouro"])
@@ -32,10 +37,7 @@ def configured(folder: Path, **arguments: Any) -> Any:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (
-            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}},
-            "speculative decoding",
-        ),
+        ({"speculative_config": NGRAM}, "runner V1 then leaves out logits processors"),
         ({"pipeline_parallel_size": 2}, "pipeline"),
         ({"logits_processors": [PROCESSOR]}, "it would be applied twice"),
         ({"logits_processors": [LoopCDProcessor]}, "it would be applied twice"),
@@ -47,6 +49,29 @@ def test_what_would_go_wrong_in_silence_is_refused(arguments: dict[str, Any], sa
     with pytest.raises((ValueError, NotImplementedError)) as caught:
         configured(folder, **arguments)
     assert said.lower() in str(caught.value).lower()
+
+
+def test_speculation_without_amateur_loops_is_vllms_own_affair(folder: Path) -> None:
+    configured(folder, speculative_config=NGRAM, additional_config={"loopcd": {"amateur_loops": []}})
+    served = latest()
+    assert served is not None and served.read_request(None) is None
+    with pytest.raises(ValueError, match="amateur loops none"):
+        served.read_request({"loopcd": True})
+
+
+@pytest.mark.parametrize(
+    ("config", "method", "said"),
+    [(OuroConfig(), "ngram", None), (OuroConfig(), "eagle", "method 'eagle'"), (HuginnConfig(), "ngram", "own coda entries")],
+)
+def test_speculation_beside_loopcd_on_the_runner_of_gpus(config: Any, method: str, said: str | None) -> None:
+    """By hand: a configuration for runner V2 needs Triton, which CPUs do not have."""
+    whole = SimpleNamespace(speculative_config=SimpleNamespace(method=method), use_v2_model_runner=True)
+    whole.model_config = SimpleNamespace(hf_config=config)
+    if said is None:
+        _check_speculation(whole)
+        return
+    with pytest.raises(ValueError, match=said):
+        _check_speculation(whole)
 
 
 def test_another_version_of_vllm_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

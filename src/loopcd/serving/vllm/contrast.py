@@ -63,13 +63,17 @@ class Contrasts:
     @classmethod
     def of(cls, asking: Asking, carried: Sequence[int]) -> "Contrasts | None":
         """`carried` are the amateur loops that the pass carries."""
-        found = [(row, each.setting, each.bare) for row, each in enumerate(asking) if each]
-        found = [(row, setting, bare) for row, setting, bare in found if isinstance(setting, Setting)]
+        every = [(row, each.setting, each.bare) for row, each in enumerate(asking) if each]
+        found = [(row, setting, bare) for row, setting, bare in every if isinstance(setting, Setting)]
         if not found:
             return None
-        places = [carried.index(setting.amateur_loop) for _, setting, _ in found]
-        rows, settings, bare = zip(*found, strict=True)
-        return cls(np.array(rows), np.array(places), settings, np.array(bare), len(found) == len(asking))
+        return cls(
+            np.array([row for row, _, _ in found]),
+            np.array([carried.index(setting.amateur_loop) for _, setting, _ in found]),
+            tuple(setting for _, setting, _ in found),
+            np.array([bare for _, _, bare in found]),
+            len(found) == len(asking),
+        )
 
     @cached_property
     def floor(self) -> Array:
@@ -115,9 +119,9 @@ class Guided:
         found = [(row, each.setting) for row, each in enumerate(asking) if each and isinstance(each.setting, Guidance)]
         if not found:
             return None
-        places = [(row, carried.index(guidance.amateur_loop)) for row, guidance in found]
         return cls(
-            *torch.tensor(places, device=device).unbind(1),
+            torch.tensor([row for row, _ in found], device=device),
+            torch.tensor([carried.index(guidance.amateur_loop) for _, guidance in found], device=device),
             torch.tensor([[guidance.weight] for _, guidance in found], device=device, dtype=torch.float32),
             torch.tensor([[guidance.adaptive] for _, guidance in found], device=device),
         )

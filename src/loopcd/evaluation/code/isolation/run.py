@@ -84,9 +84,8 @@ def run(program: Program, level: Limited, limits: Limits) -> Outcome:
 
 
 def run_together(jobs: Sequence[Job], level: Limited, limits: Limits, handed: Sequence[int] = ()) -> list[Outcome]:
-    """Several at once, each in a place of its own, until the first of them ends: the others are ended then.
+    """Several at once, each in a place and with limits of its own, until the first ends: the others are ended then.
 
-    The limits hold for each, that on memory for all of them together.
     `handed`: files that are closed here once every job that keeps them was started.
     """
     running: list[_Running] = []
@@ -208,7 +207,7 @@ def _watch(running: Sequence["_Running"], limits: Limits) -> None:
                 if running[0].over:
                     each.stop(each.ended)
                 elif each.ended == "finished":
-                    each.judge(time.monotonic() - started, sum(other.memory for other in at_work))
+                    each.judge(time.monotonic() - started)
     for each in running:
         while each.read(each.answer):  # what came just before the end
             pass
@@ -222,7 +221,6 @@ class _Running:
         self.output, self.said = bytearray(), bytearray()
         self.ended: Ended = "finished"
         self.started, self.over, self.seconds = time.monotonic(), False, 0.0
-        self.memory = 0  # bytes, when it was last looked at
 
     def read(self, source: int) -> bool:
         """Take a piece; whether there was one."""
@@ -237,14 +235,13 @@ class _Running:
             self.over, self.seconds = True, time.monotonic() - self.started
         return bool(piece)
 
-    def judge(self, seconds: float, memory_of_all: int) -> None:
+    def judge(self, seconds: float) -> None:
         processes = descendants(self.middle)
-        self.memory = memory_of(processes)
         if seconds > self.limits.seconds:
             self.stop("time")
         elif len(self.output) > self.limits.output:
             self.stop("output")
-        elif max(self.memory, memory_of_all) > self.limits.memory:
+        elif memory_of(processes) > self.limits.memory:
             self.stop("memory")
         elif self.scratch and disk_of(self.scratch, processes, self.limits.disk) > self.limits.disk:
             self.stop("disk")
