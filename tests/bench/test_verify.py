@@ -85,7 +85,7 @@ def test_padding_that_is_seen(folder: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(
         stages, "causal_mask", lambda span, device, valid, implementation: mask(span, device, None, implementation)
     )
-    assert wrong(folder) == ["batch = alone"]
+    assert "batch = alone" in wrong(folder)
 
 
 def test_drafts_that_are_always_believed(folder: Path, monkeypatch: Patch) -> None:

@@ -70,8 +70,9 @@ def test_a_contrast_in_16_bits_is_decided_in_32() -> None:
 def test_gates_are_judged_in_32_bits() -> None:
     """A cumulated probability of 0.999 is 1.0 in bfloat16."""
     model = tiny_ouro().bfloat16()
-    model.model.early_exit_gate.weight.zero_()
-    model.model.early_exit_gate.bias.fill_(4.6)  # 0.99 a loop: 0.99, then 0.9999
+    gate: Any = model.model.early_exit_gate
+    gate.weight.zero_()
+    gate.bias.fill_(4.6)  # 0.99 a loop: 0.99, then 0.9999
     made = run(model, random_ids(1, 4), Greedy(exit=EarlyExit(0.99999, criterion="gate")), count=2)
     assert made.loops.tolist() == [[3, 3]]
 
