@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from loopcd.models.layout import together
 from loopcd.models.slots import Slot, Span
 
 
@@ -179,6 +180,8 @@ class LoopedLayer(nn.Module):
 class LlamaAttention(nn.Module):
     """The projections of Llama's attention, under its names; Ouro's and Nanbeige's too."""
 
+    joined = (("q_proj", "k_proj", "v_proj"),)
+
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
@@ -190,13 +193,15 @@ class LlamaAttention(nn.Module):
     def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each [rows, heads, time, head_dim], with the positions in them."""
         rows, time, _ = x.shape
-        qk = torch.cat([self.q_proj(x), self.k_proj(x)], dim=-1).view(rows, time, -1, self.head_dim)
-        qk = rotate_halves(qk, cos, sin).transpose(1, 2)
-        value = self.v_proj(x).view(rows, time, -1, self.head_dim)
-        return qk[:, : self.heads], qk[:, self.heads :], value.transpose(1, 2)
+        qkv = together(x, self.q_proj, self.k_proj, self.v_proj).view(rows, time, -1, self.head_dim)
+        rotated = self.heads + self.kv_heads
+        qk = rotate_halves(qkv[:, :, :rotated], cos, sin).transpose(1, 2)
+        return qk[:, : self.heads], qk[:, self.heads :], qkv[:, :, rotated:].transpose(1, 2)
 
 
 class LlamaMLP(nn.Module):
+    joined = (("gate_proj", "up_proj"),)
+
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
@@ -204,7 +209,8 @@ class LlamaMLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        gate, up = together(x, self.gate_proj, self.up_proj).chunk(2, dim=-1)
+        return self.down_proj(F.silu(gate) * up)
 
 
 def eager_attention(

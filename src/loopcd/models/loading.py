@@ -27,6 +27,7 @@ def load(
     device: str | torch.device | None = None,
     num_loops: int | None = None,
     compile: bool = False,
+    layout: bool = True,
     allow_pickle: bool = False,
     revision: str | None = None,
     token: str | bool | None = None,
@@ -38,6 +39,7 @@ def load(
 
     `name` is a built-in model, a folder, or a hub id. `dtype` is the checkpoint's own unless given; `num_loops` runs
     fewer or more loops than the model was trained for. `compile` compiles the layers' parts (some time at the first passes).
+    On a CPU `layout` times the shapes of the weights, once in a process, and puts them as is fastest there (see `layout`).
     `allow_pickle` also takes weights in pickled files, where there are no others: their tensors, and nothing else of them.
     `revision` and `token` are for the hub. `device_map` (as "auto", over several GPUs) takes the place of `device`; it,
     `quantization_config` and `attn_implementation` are transformers' own.
@@ -55,6 +57,7 @@ def load(
         "attn_implementation": attn_implementation,
     }
     options = {key: value for key, value in given.items() if value is not None}
+    options["layout"] = layout and wanted_device.type == "cpu"
     placed = device_map is not None or quantization_config is not None
     if not placed:
         _check_room(name, folder, checkpoint.files_to_read(folder, allow_pickle), wanted_dtype, wanted_device)

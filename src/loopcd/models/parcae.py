@@ -20,6 +20,7 @@ from transformers import initialization as init
 from loopcd.models.checkpoint import Shape
 from loopcd.models.configs import ParcaeConfig
 from loopcd.models.layers import LoopedLayer, RMSNorm, RotaryTable, rotate_neighbours
+from loopcd.models.layout import together
 from loopcd.models.recurrent import RecurrentModel
 from loopcd.models.stages import LoopState
 
@@ -27,6 +28,8 @@ GATED_CHANNELS = 32  # of a layer's input: those that say how much of the value 
 
 
 class ParcaeAttention(nn.Module):
+    joined = (("c_q", "c_k", "c_v"),)
+
     def __init__(self, config: ParcaeConfig, kv_heads: int, gated: bool) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = config.num_attention_heads, kv_heads, config.head_dim
@@ -41,8 +44,8 @@ class ParcaeAttention(nn.Module):
         """Queries, keys and values, each [rows, heads, time, head_dim]; `own` [rows, time, kv_heads × head_dim] are the
         tokens' value embeddings."""
         rows, time, _ = x.shape
-        qk = torch.cat([self.c_q(x), self.c_k(x)], dim=-1).view(rows, time, -1, self.head_dim)
-        value = self.c_v(x).view(rows, time, self.kv_heads, self.head_dim)
+        qkv = together(x, self.c_q, self.c_k, self.c_v).view(rows, time, -1, self.head_dim)
+        qk, value = qkv.split([self.heads + self.kv_heads, self.kv_heads], dim=2)
         if own is not None and self.ve_gate is not None:
             gate = 2 * torch.sigmoid(self.ve_gate(x[..., :GATED_CHANNELS]))  # [rows, time, kv_heads]
             value = value + gate[..., None] * own.view(value.shape)

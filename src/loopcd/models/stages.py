@@ -17,12 +17,13 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from loopcd.models.cache import LoopCache
 from loopcd.models.generation import LoopedGenerationMixin, checked_loops, heard_loops
 from loopcd.models.layers import LoopedLayer, causal_mask
+from loopcd.models.layout import is_plain, lay_out
 from loopcd.models.reading import CheckedModel
 from loopcd.models.slots import Span
 
@@ -73,8 +74,7 @@ def wide(values: Tensor) -> Tensor:
 
 def _plain(head: Any) -> bool:
     """Whether a head is its weight and nothing else: no adapter, not quantised, not kept elsewhere until it is used."""
-    hooked = head._forward_hooks or head._forward_pre_hooks
-    return type(head) is nn.Linear and head.bias is None and not head.weight.is_meta and not hooked
+    return is_plain(head) and head.bias is None and not head.weight.is_meta
 
 
 def rows_of(values: Any, index: Tensor | None) -> Any:
@@ -313,6 +313,14 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
 
     def new_cache(self, exited: Literal["last", "skip"] = "last", limit: int | None = None) -> LoopCache:
         return LoopCache(exited, limit)
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, layout: bool = True, **kwargs: Any) -> Any:
+        """As `CheckedModel`'s; with `layout` the weights of a model on a CPU are put as is fastest there."""
+        read: Any = super().from_pretrained(*args, **kwargs)
+        if layout:
+            lay_out(read[0] if isinstance(read, tuple) else read)
+        return read
 
     # -- the forward pass ---------------------------------------------------------------------------------------------
 

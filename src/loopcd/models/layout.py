@@ -1,0 +1,202 @@
+"""How the weights of linear layers lie in memory, and who multiplies by them: timed on this machine, not assumed.
+
+A product with one row waits for the weight; which order of the weight it streams fastest (row by row, or column by column), and
+whether torch's own product or oneDNN's is faster for one row, for a few or for many, differs from processor to processor and
+from shape to shape. So the few distinct shapes of a model are timed once in a process. Weights that are multiplied by the same
+input (`together`) are put side by side and multiplied at once.
+
+Nothing is kept twice: a weight in another order, or beside others, is the same parameter of the same shape under the same name.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+SMALLEST = 2**18  # elements; below, a product costs little more than its call
+FEW, MANY = 4, 16  # rows that are timed beside one; from MANY on a product is that of a prompt or of a large batch
+CLEAR = 0.93  # of the time: what is nearer than this may be noise
+SCRATCH = 2**25  # bytes that timing may take, or as much as one weight in each order
+PATIENCE = 0.01  # seconds for a product that is timed
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What is fastest for one shape: the weight's order, and where oneDNN multiplies: for one row, a few, many."""
+
+    columns: bool = False
+    one: bool = False
+    few: bool = False
+    many: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """Whether torch's own product is taken for any number of rows."""
+        return not (self.one or self.few or self.many)
+
+    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        rows = x.numel() // x.shape[-1]
+        if (self.one if rows == 1 else self.few if rows < MANY else self.many) and _usual(x, weight):
+            return by_onednn(x, weight, bias)
+        return F.linear(x, weight, bias)
+
+
+PLAIN = Layout()
+
+
+def _usual(x: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN may be called: nobody needs a gradient, another dtype or a traced graph."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
+        return False
+    return x.is_cpu and x.dtype == weight.dtype and x.numel() > 0
+
+
+class LaidOutLinear(nn.Linear):
+    """A linear layer whose product is chosen by the number of rows; all else is nn.Linear's."""
+
+    layout: Layout
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.layout.product(input, self.weight, self.bias)
+
+
+class Beside:
+    """Weights that lie side by side in one storage, seen as one [their outputs, inputs]; not copied along with a model."""
+
+    def __init__(self, weight: Tensor | None = None, pointers: tuple[int, ...] = (), layout: Layout = PLAIN) -> None:
+        self.weight, self.pointers, self.layout = weight, pointers, layout
+
+    def holds(self, linears: Sequence[nn.Module]) -> bool:
+        """Whether these layers' weights are still the ones that were joined, with nothing hung on the layers."""
+        for linear, pointer in zip(linears, self.pointers, strict=True):
+            if not is_plain(linear) or linear._parameters["weight"].data_ptr() != pointer:  # pyright: ignore
+                return False
+        return True
+
+    def __deepcopy__(self, memo: Any) -> None:
+        return None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(None), ())
+
+
+def is_plain(linear: Any) -> bool:
+    """Whether a layer is its weight and bias and nothing else: no adapter, no hook, not quantised."""
+    return type(linear) in (nn.Linear, LaidOutLinear) and not (linear._forward_hooks or linear._forward_pre_hooks)
+
+
+def together(x: Tensor, *linears: nn.Module) -> Tensor:
+    """What the layers make of x, one after the other in the last dimension: by one product where their weights were joined."""
+    beside = linears[0].__dict__.get("beside")
+    if beside is not None and not torch.is_grad_enabled() and not torch.compiler.is_compiling() and beside.holds(linears):
+        return beside.layout.product(x, beside.weight)
+    return torch.cat([linear(x) for linear in linears], dim=-1)
+
+
+# -- choosing ---------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def lay_out(model: Any) -> None:
+    """Put the weights of a model on a CPU into the order that is fastest here; layers that name `joined` ones are joined."""
+    head = model.get_output_embeddings()
+    joined = [group for module in model.modules() for group in _groups(module)]
+    inside = {id(linear) for group in joined for linear in group}
+    alone = [[module] for module in model.modules() if _movable(module) and id(module) not in inside]
+    kinds: dict[tuple[Any, ...], list[list[nn.Linear]]] = {}
+    for group in [*joined, *alone]:
+        weight = group[0].weight
+        shape = (sum(linear.out_features for linear in group), weight.shape[1])
+        # the head's rows are looked up one by one, and may be the embeddings': it keeps its order
+        kinds.setdefault((*shape, weight.dtype, group[0] is head), []).append(group)
+    for (outputs, inputs, dtype, fixed), groups in kinds.items():
+        layout = PLAIN
+        if outputs * inputs >= SMALLEST and dtype in (torch.float32, torch.bfloat16) and _onednn():
+            layout = timed(outputs, inputs, dtype, fixed, torch.get_num_threads())
+        for group in groups:
+            _apply(group, layout)
+
+
+def _groups(module: nn.Module) -> Iterable[list[nn.Linear]]:
+    """The layers of a module that read the same input, by the names that its class gives as `joined`."""
+    for names in getattr(type(module), "joined", ()):
+        group = [getattr(module, name) for name in names]
+        weights = [linear.weight for linear in group if _movable(linear) and linear.bias is None]
+        if len(weights) == len(group) and len({(weight.dtype, weight.shape[1]) for weight in weights}) == 1:
+            yield group
+
+
+def _movable(module: Any) -> bool:
+    return is_plain(module) and type(module.weight) is nn.Parameter and module.weight.is_cpu
+
+
+def _apply(group: list[nn.Linear], layout: Layout) -> None:
+    first = group[0]
+    if len(group) > 1:
+        _join(group, layout)
+    elif layout.columns:
+        first.weight.data = first.weight.t().contiguous().t()
+    if len(group) == 1 and not layout.plain:
+        first.__class__ = LaidOutLinear
+        first.layout = layout  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _join(group: list[nn.Linear], layout: Layout) -> None:
+    outputs, inputs = sum(linear.out_features for linear in group), group[0].in_features
+    whole = _empty(outputs, inputs, group[0].weight.dtype, layout.columns)
+    for linear, part in zip(group, whole.split([linear.out_features for linear in group]), strict=True):
+        part.copy_(linear.weight)
+        linear.weight.data = part
+    group[0].__dict__["beside"] = Beside(whole, tuple(linear.weight.data_ptr() for linear in group), layout)
+
+
+def _empty(outputs: int, inputs: int, dtype: torch.dtype, columns: bool) -> Tensor:
+    return torch.empty(inputs, outputs, dtype=dtype).t() if columns else torch.empty(outputs, inputs, dtype=dtype)
+
+
+@lru_cache(maxsize=1)
+def _onednn() -> bool:
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+@lru_cache(maxsize=256)
+@torch.inference_mode()
+def timed(outputs: int, inputs: int, dtype: torch.dtype, fixed: bool, threads: int) -> Layout:
+    """The layout for a shape, found by timing it with one row, a few and many; `fixed` weights stay row by row."""
+    orders = (False,) if fixed else (False, True)
+    count = max(1, min(4, SCRATCH // (outputs * inputs * dtype.itemsize * len(orders))))  # several: a cache may not hold them
+    weights = {columns: [_empty(outputs, inputs, dtype, columns).fill_(0.01) for _ in range(count)] for columns in orders}
+
+    def best(columns: bool, rows: int) -> tuple[float, bool]:
+        """The time, and whether it is oneDNN's."""
+        x = torch.full((1, rows, inputs), 0.01, dtype=dtype)
+        return min((_seconds(F.linear, x, weights[columns]), False), (_seconds(by_onednn, x, weights[columns]) / CLEAR, True))
+
+    one, few = ({columns: best(columns, rows) for columns in orders} for rows in (1, FEW))
+    # one row counts most: every text is written token by token, and a few rows share a pass
+    cost = {columns: one[columns][0] + few[columns][0] / FEW for columns in orders}
+    columns = not fixed and cost[True] < CLEAR * cost[False]
+    return Layout(columns, one[columns][1], few[columns][1], best(columns, MANY)[1])
+
+
+def by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+def _seconds(product: Callable[[Tensor, Tensor], Tensor], x: Tensor, weights: list[Tensor]) -> float:
+    """The least time of a product over a few tries, by the thread's own clock: whatever disturbs only adds to it."""
+    least, spent = float("inf"), 0.0
+    for tries in range(8):
+        start = time.thread_time()
+        for weight in weights:
+            product(x, weight)
+        taken = time.thread_time() - start
+        least, spent = min(least, taken / len(weights)), spent + taken
+        if tries > 0 and spent > PATIENCE:
+            break
+    return least
