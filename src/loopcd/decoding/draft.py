@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from loopcd.decoding import checks
+from loopcd.decoding.passes import PassCosts, pass_costs
 from loopcd.models.stages import LoopedModel, LoopState
 
 LONGEST = 8  # tokens of a round, where the length is chosen by rule
@@ -56,8 +57,9 @@ class SelfDraft:
         if agreement is None:
             return None
         lengths = range(2, LONGEST + 1) if self.length is None else (self.length,)
+        passes = pass_costs(model, batch)
         gains = {
-            Plan(early, length): Plan(early, length).gain(model, num_loops, chance, batch)
+            Plan(early, length): Plan(early, length).gain(model, num_loops, chance, batch, passes)
             for early, chance in zip(candidates, agreement, strict=True)
             for length in lengths
         }
@@ -71,16 +73,19 @@ class Plan:
     length: int
     expected: float | None = None  # the gain that made the rule choose it
 
-    def gain(self, model: LoopedModel, num_loops: int, agreement: float, batch: int = 1) -> float:
+    def gain(
+        self, model: LoopedModel, num_loops: int, agreement: float, batch: int = 1, passes: PassCosts | None = None
+    ) -> float:
         """Expected speed over plain decoding, if a draft is accepted with probability `agreement`.
 
         A round makes (1 − p^k) / (1 − p) tokens. It costs k beginnings and k passes of `loops` loops, all but the last with a
-        readout, and one pass of the remaining loops, which is a little dearer for several tokens than for one.
+        readout, and one pass of the remaining loops, which is dearer for several tokens than for one
+        (by `passes`, else by assumption).
         """
         beginning, readout = _costs(model)
         p, k = min(agreement, 0.999), self.length
         made = (1 - p**k) / (1 - p)
-        together = 1 + (0.06 + 0.02 * (batch - 1)) * (k - 1)  # measured on a CPU
+        together = (passes or PassCosts.assumed(batch)).of(k)
         cost = k * (beginning + self.loops) + (k - 1) * readout + (num_loops - self.loops + readout) * together
         return made * (beginning + num_loops + readout) / cost
 
@@ -208,7 +213,7 @@ def pace_of(model: LoopedModel, num_loops: int, plan: Plan, batch: int) -> Pace:
     """What earlier texts taught about drafting with this model; a plan chosen by rule starts from what the rule expects."""
     known, key = _paces.setdefault(model, {}), (num_loops, plan.loops, plan.length, batch)
     if key not in known:
-        pace = Pace(plan.length, plan.length / plan.gain(model, num_loops, 1.0, batch))
+        pace = Pace(plan.length, plan.length / plan.gain(model, num_loops, 1.0, batch, pass_costs(model, batch)))
         if plan.expected is not None:
             pace.trusted, pace.recent = plan.expected > CLEAR, float(plan.length)
             pace.wait = 0 if pace.trusted else pace.pause
