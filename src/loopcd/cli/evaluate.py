@@ -33,6 +33,7 @@ def _evaluation_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--allow-pickle", is_flag=True, help="Also read weights that there are only as pickles; nothing in them is run."
         ),
+        click.option("--quantize", type=click.Choice(["int8"]), help="Round the weights; computes in bfloat16."),
         click.option("--device", help="cpu, cuda, ... (a GPU where there is one)."),
         click.option("--allow-code-execution", is_flag=True, help="humaneval, mbpp: run the programs that the model wrote."),
         click.option("--evalplus-python", help="humaneval, mbpp: an interpreter that has EvalPlus (this one if not given)."),

@@ -33,6 +33,7 @@ from loopcd.cli.methods import build_method, method_options
 @click.option("--num-loops", type=int, help="Loops to run (the model's own number if not given).")
 @click.option("--batch-size", type=int, default=8, show_default=True)
 @click.option("--dtype", help="float32, bfloat16 or float16 (the checkpoint's own if not given).")
+@click.option("--quantize", type=click.Choice(["int8"]), help="Round the weights; computes in bfloat16.")
 @click.option("--device", help="cpu, cuda, ... (a GPU where there is one).")
 @click.option("--allow-pickle", is_flag=True, help="Also read weights that there are only as pickles; nothing in them is run.")
 @click.option("--trace", "trace_file", type=click.Path(), help="Write to this file what every loop said about every token.")
@@ -53,6 +54,7 @@ def generate(
     as_json: bool,
     dtype: str | None,
     device: str | None,
+    quantize: str | None,
     allow_pickle: bool,
     **options: Any,
 ) -> None:
@@ -68,7 +70,7 @@ def generate(
     chosen = build_method(method, options)
     import loopcd
 
-    loaded, tokenizer = loopcd.load(model, dtype=dtype, device=device, allow_pickle=allow_pickle)
+    loaded, tokenizer = loopcd.load(model, dtype=dtype, device=device, allow_pickle=allow_pickle, quantize=quantize)
     hidden = _Hidden(tokenizer, run["enable_thinking"], shown=show_thinking)
     if streamed:
         run.pop("batch_size")

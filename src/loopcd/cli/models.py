@@ -13,23 +13,27 @@ from loopcd.cli.group import main, print_tables
 @click.option("--context", type=int, default=4096, show_default=True, help="Tokens for which the cache is counted.")
 @click.option("--num-loops", type=int, help="Loops to count with (each model's own number if not given).")
 @click.option("--dtype", default="bfloat16", show_default=True, help="Of weights and cache.")
+@click.option("--quantize", type=click.Choice(["int8"]), help="Count the weights as rounded; the cache is bfloat16.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def models(names: tuple[str, ...], context: int, num_loops: int | None, dtype: str, as_json: bool) -> None:
+def models(
+    names: tuple[str, ...], context: int, num_loops: int | None, dtype: str, quantize: str | None, as_json: bool
+) -> None:
     """What can be loaded: loops, parameters, memory at a context length, presets. NAMES may be folders too."""
     from loopcd.models.catalogue import describe
 
     if context < 1:
         raise ValueError(f"--context {context}: a whole number of at least 1")
     try:
-        rows = describe(names, context, num_loops, dtype)
+        rows = describe(names, context, num_loops, dtype, quantize)
     except RuntimeError as error:  # torch's, where a config.json asks for what no tensor can be
         raise ValueError(f"{', '.join(names)}: no model of these sizes can be made ({str(error).splitlines()[0]})") from error
     if as_json:
-        click.echo(json.dumps({"context": context, "dtype": dtype, "models": [asdict(row) for row in rows]}))
+        listed = [asdict(row) for row in rows]
+        click.echo(json.dumps({"context": context, "dtype": dtype, "quantize": quantize, "models": listed}))
         return
     from rich.table import Table
 
-    table = Table(title=f"Looped models, cache for {context} tokens, {dtype}")
+    table = Table(title=f"Looped models, cache for {context} tokens, {quantize or dtype}")
     for heading in ("model", "family", "loops", "parameters", "weights", "slots", "cache", "amateur loop", "strength"):
         table.add_column(heading, justify="left" if heading in ("model", "family") else "right", overflow="fold")
     for row in rows:

@@ -86,13 +86,14 @@ class LocalEngine:
         num_loops: int | None = None,
         batch_size: int | None = None,
         allow_pickle: bool = False,
+        quantize: str | None = None,
     ) -> LocalEngine:
         """A model by name, folder or hub id; batches of 64 for small models and of 16 for others, unless given."""
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"--batch-size {batch_size}: a whole number of at least 1")
         folder = find(name, allow_pickle=allow_pickle)
-        model, tokenizer = load(folder, dtype=dtype, device=device, allow_pickle=allow_pickle)
-        small = sum(weight.numel() for weight in model.parameters()) < SMALL
+        model, tokenizer = load(folder, dtype=dtype, device=device, allow_pickle=allow_pickle, quantize=quantize)
+        small = sum(weight.numel() for weight in (*model.parameters(), *model.buffers())) < SMALL
         loops, rows = checked_loops(num_loops, model.num_loops), batch_size or (64 if small else 16)
         # threads that wait for each other at every small product take longer than one that does not wait
         return cls(model, tokenizer, name, folder, loops, rows, 1 if small and model.device.type == "cpu" else None)
@@ -104,7 +105,7 @@ class LocalEngine:
             "model_type": self.model.config.model_type,
             "weights": {} if self.folder is None else weights_hash(self.folder),
             "loops": self.num_loops or self.model.num_loops,
-            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "dtype": self.model.quantized or str(self.model.dtype).removeprefix("torch."),
             "batch_size": self.batch_size,
         }
 

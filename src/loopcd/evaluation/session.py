@@ -54,6 +54,7 @@ class Session:
     dtype: str | None = None
     device: str | None = None
     allow_pickle: bool = False
+    quantize: str | None = None
     allow_code_execution: bool = False
     evalplus_python: str | None = None
     weak_isolation: bool = False
@@ -118,8 +119,11 @@ class Session:
 
     def make_engine(self) -> ModelEngine:
         if self.other_engine is not None:
+            if self.quantize is not None:
+                raise ValueError(f"--quantize {self.quantize}: only for the local engine")
             return self.other_engine(self)
-        return LocalEngine.load(self.model, self.dtype, self.device, self.num_loops, self.batch_size, self.allow_pickle)
+        where = (self.dtype, self.device, self.num_loops, self.batch_size, self.allow_pickle, self.quantize)
+        return LocalEngine.load(self.model, *where)
 
     def evaluate(self, out: Path | None, report: Report, announce: Announce) -> Evaluation:
         plan, task = self.plan(), self.make_task()

@@ -1,7 +1,7 @@
 """What `loopcd models` tells about each model, without reading any weights."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -9,7 +9,8 @@ from transformers import PreTrainedConfig
 
 from loopcd.models import checkpoint, recognition
 from loopcd.models.configs import RetrofitConfig
-from loopcd.models.loading import built_in, checked_dtype
+from loopcd.models.int8 import int8_bytes
+from loopcd.models.loading import built_in, checked_dtype, checked_quantize
 from loopcd.models.memory import cache_bytes, gigabytes
 from loopcd.models.presets import PUBLIC, empty_model, family_in, preset
 from loopcd.models.stages import LoopedModel, checked_loops
@@ -41,11 +42,18 @@ class Description:
         ]
 
 
-def describe(names: Sequence[str], context: int, num_loops: int | None, dtype: str) -> list[Description]:
+def describe(
+    names: Sequence[str], context: int, num_loops: int | None, dtype: str, quantize: str | None = None
+) -> list[Description]:
     """The models of these names (all known ones if there are none), at a context length."""
     wanted = checked_dtype(dtype) or torch.bfloat16
+    checked_quantize(quantize, wanted)
     found = [(name, _empty(name)) for name in names or [*built_in(), *PUBLIC]]
-    return [_describe(name, model, context, checked_loops(num_loops, model.num_loops), wanted) for name, model in found]
+    told = []
+    for name, model in found:
+        row = _describe(name, model, context, checked_loops(num_loops, model.num_loops), wanted)
+        told.append(row if quantize is None else replace(row, weight_bytes=int8_bytes(model)))
+    return told
 
 
 def _empty(name: str) -> LoopedModel:

@@ -1,5 +1,6 @@
 """`loopcd.load`: a looped model and its tokenizer by name, folder or hub id."""
 
+import logging
 import re
 from importlib import resources
 from pathlib import Path
@@ -12,12 +13,17 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from loopcd.models import checkpoint
+from loopcd.models.int8 import to_int8
 from loopcd.models.memory import free_bytes, gigabytes
 from loopcd.models.presets import PUBLIC, family_in
+from loopcd.models.processor import has_bfloat16
 from loopcd.models.stages import LoopedModel, checked_loops
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+ROOMY = 0.8  # of the free memory: what a model that is widened may take
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+log = logging.getLogger("loopcd")
 
 
 def load(
@@ -28,6 +34,7 @@ def load(
     num_loops: int | None = None,
     compile: bool = False,
     layout: bool = True,
+    quantize: str | None = None,
     allow_pickle: bool = False,
     revision: str | None = None,
     token: str | bool | None = None,
@@ -37,9 +44,10 @@ def load(
 ) -> tuple[LoopedModel, PreTrainedTokenizerBase | None]:
     """A model, ready to generate, and its tokenizer (None where the folder has none).
 
-    `name` is a built-in model, a folder, or a hub id. `dtype` is the checkpoint's own unless given; `num_loops` runs
-    fewer or more loops than the model was trained for. `compile` compiles the layers' parts (some time at the first passes).
-    On a CPU `layout` times the shapes of the weights, once in a process, and puts them as is fastest there (see `layout`).
+    `name` is a built-in model, a folder, or a hub id. `dtype` is the checkpoint's own unless given, or float32 on a
+    CPU that has no units for shorter ones; `num_loops` runs fewer or more loops than the model was trained for.
+    `compile` compiles the layers' parts (some time at the first passes). On a CPU `layout` times the shapes of the weights,
+    once in a process, and puts them as is fastest there. `quantize="int8"` rounds the weights and computes in bfloat16.
     `allow_pickle` also takes weights in pickled files, where there are no others: their tensors, and nothing else of them.
     `revision` and `token` are for the hub. `device_map` (as "auto", over several GPUs) takes the place of `device`; it,
     `quantization_config` and `attn_implementation` are transformers' own.
@@ -47,6 +55,8 @@ def load(
     if device is not None and device_map is not None:
         raise ValueError(f"device={str(device)!r} and device_map={device_map!r}: one of the two says where the model is")
     wanted_dtype, wanted_device = checked_dtype(dtype), checked_device(device)
+    placed = device_map is not None or quantization_config is not None
+    checked_quantize(quantize, wanted_dtype, placed)
     if num_loops is not None:
         checked_loops(num_loops, 0)
     folder = find(name, allow_pickle=allow_pickle, revision=revision, token=token)
@@ -57,12 +67,16 @@ def load(
         "attn_implementation": attn_implementation,
     }
     options = {key: value for key, value in given.items() if value is not None}
-    options["layout"] = layout and wanted_device.type == "cpu"
-    placed = device_map is not None or quantization_config is not None
+    options["layout"] = layout and wanted_device.type == "cpu" and quantize is None
     if not placed:
-        _check_room(name, folder, checkpoint.files_to_read(folder, allow_pickle), wanted_dtype, wanted_device)
+        files = checkpoint.files_to_read(folder, allow_pickle)
+        if wanted_dtype is None and quantize is None:
+            wanted_dtype = _dtype_here(name, folder, files, wanted_device)
+        _check_room(name, folder, files, wanted_dtype, wanted_device)
     model = _read(family, folder, dtype=wanted_dtype or "auto", allow_pickle=allow_pickle, **options)
     checkpoint.check_finite(model, name)
+    if quantize is not None:
+        to_int8(model)
     if num_loops is not None:
         model.set_num_loops(num_loops)
     if compile:
@@ -117,6 +131,17 @@ def checked_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     raise ValueError(f"dtype={str(dtype)!r}: one of {', '.join(DTYPES)}")
 
 
+def checked_quantize(quantize: str | None, dtype: torch.dtype | None, placed: bool = False) -> None:
+    if quantize is None:
+        return
+    if quantize != "int8":
+        raise ValueError(f"quantize={quantize!r}: int8, or None")
+    if dtype not in (None, torch.bfloat16):
+        raise ValueError(f"dtype={str(dtype).removeprefix('torch.')!r} with quantize='int8': it computes in bfloat16")
+    if placed:
+        raise ValueError("quantize='int8' with device_map or quantization_config: one of them says how the weights are kept")
+
+
 def checked_device(device: str | torch.device | None) -> torch.device:
     if device is None:
         return torch.device(_accelerators()[0])
@@ -135,12 +160,30 @@ def _accelerators() -> list[str]:
     return [name for name, there in found.items() if there]
 
 
+def _stored_dtype(folder: Path) -> torch.dtype | None:
+    config = checkpoint.read_config(folder)
+    return DTYPES.get(str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch."))
+
+
+def _dtype_here(name: object, folder: Path, files: list[Path], device: torch.device) -> torch.dtype | None:
+    """float32 where the checkpoint's own dtype is a trap and there is room; None: as it is stored."""
+    stored = _stored_dtype(folder)
+    if device.type != "cpu" or stored in (None, torch.float32) or has_bfloat16():
+        return None
+    needed, free = checkpoint.loaded_bytes(files, torch.float32), free_bytes(device)
+    if free is not None and needed > ROOMY * free:
+        return None
+    kept = str(stored).removeprefix("torch.")
+    log.warning(
+        f"{name} is loaded in float32 ({gigabytes(needed)}), which this processor multiplies faster than the {kept} "
+        f"that it is stored in; dtype={kept!r} keeps that"
+    )
+    return torch.float32
+
+
 def _check_room(name: object, folder: Path, files: list[Path], dtype: torch.dtype | None, device: torch.device) -> None:
     """The weights as they will be, which may be half of what the files hold."""
-    config = checkpoint.read_config(folder)
-    if dtype is None:
-        dtype = DTYPES.get(str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch."))
-    needed, free = checkpoint.loaded_bytes(files, dtype), free_bytes(device)
+    needed, free = checkpoint.loaded_bytes(files, dtype or _stored_dtype(folder)), free_bytes(device)
     if free is not None and needed > free:
         raise MemoryError(f"the weights of {name} take {gigabytes(needed)}, but {gigabytes(free)} are free on {device}")
 

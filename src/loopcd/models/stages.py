@@ -22,6 +22,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from loopcd.models.cache import LoopCache
 from loopcd.models.generation import LoopedGenerationMixin, checked_loops, heard_loops
+from loopcd.models.int8 import Int8Linear
 from loopcd.models.layers import LoopedLayer, causal_mask
 from loopcd.models.layout import is_plain, lay_out
 from loopcd.models.reading import CheckedModel
@@ -133,6 +134,7 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
     _is_stateful = False
 
     has_initial_state: ClassVar[bool] = False  # True where the loops start from a latent that can be drawn (Huginn)
+    quantized: str | None = None  # "int8" where the weights were rounded
     pointwise_readout: ClassVar[bool] = True  # False where a readout attends to other tokens' readouts (Huginn's coda)
 
     @classmethod
@@ -155,6 +157,9 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
         """Logits [..., vocab], or of the token ids `tokens` [..., n] only; of some, in the dtype of `hidden`."""
         if tokens is None:
             return self.lm_head(hidden).to(hidden.device)
+        if isinstance(self.lm_head, Int8Linear):
+            rows = self.lm_head.rows(tokens, hidden.dtype)
+            return (rows @ hidden.to(rows.device)[..., None]).squeeze(-1).to(hidden.device)
         if not _plain(self.lm_head):
             return self.lm_head(hidden.to(self.dtype)).to(hidden).gather(-1, tokens)
         weight = self.lm_head.weight
@@ -321,6 +326,14 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
         if layout:
             lay_out(read[0] if isinstance(read, tuple) else read)
         return read
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
+        """transformers' `save_pretrained`; weights that lie among others are written one by one."""
+        if self.quantized is not None:
+            raise ValueError(f"a model loaded with quantize={self.quantized!r} is not saved: save the one that it was made of")
+        if kwargs.get("state_dict") is None and any(each.__dict__.get("beside") for each in self.modules()):
+            kwargs["state_dict"] = {name: weight.contiguous() for name, weight in self.state_dict().items()}
+        return super().save_pretrained(*args, **kwargs)
 
     # -- the forward pass ---------------------------------------------------------------------------------------------
 
