@@ -1,0 +1,170 @@
+"""Weights in another order, side by side or multiplied by oneDNN are the same model: the same numbers, names and files."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import loopcd
+from family import PROPERTIES
+from loopcd.models import LoopedModel, layout
+from loopcd.models.layout import LaidOutLinear, Layout, lay_out, together
+from tools import MAKERS, assert_close, logits_of, random_ids, save_model, tiny_huginn, tiny_ouro
+
+EVERYTHING = Layout(columns=True, one=True, few=True, many=True)
+FAMILIES = {name: make for name, make in MAKERS.items() if name != "hrm"}
+
+
+def chosen(monkeypatch: pytest.MonkeyPatch, wanted: Layout) -> None:
+    """Every weight is laid out like this, however small."""
+
+    def choose(outputs: int, inputs: int, dtype: torch.dtype, fixed: bool, threads: int) -> Layout:
+        return Layout(wanted.columns and not fixed, wanted.one, wanted.few, wanted.many)
+
+    monkeypatch.setattr(layout, "SMALLEST", 1)
+    monkeypatch.setattr(layout, "timed", choose)
+
+
+@pytest.fixture(params=[EVERYTHING, Layout(columns=True), Layout(few=True)], ids=["all", "columns", "few"])
+def wanted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    chosen(monkeypatch, request.param)
+    return request.param
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_same_numbers_names_and_files(name: str, wanted: Layout, tmp_path: Path) -> None:
+    plain = MAKERS[name]()
+    model = copy.deepcopy(plain)
+    lay_out(model)
+    ids = random_ids(2, 20)
+    assert_close(logits_of(model, ids), logits_of(plain, ids))
+    before, after = plain.state_dict(), model.state_dict()
+    assert list(before) == list(after)
+    assert all(torch.equal(before[key], after[key]) and before[key].shape == after[key].shape for key in before)
+    model.save_pretrained(tmp_path / "laid")
+    plain.save_pretrained(tmp_path / "plain")
+    files = [sorted((tmp_path / kind).glob("*.safetensors")) for kind in ("laid", "plain")]
+    assert [file.read_bytes() for file in files[0]] == [file.read_bytes() for file in files[1]]
+
+
+@pytest.mark.parametrize("check", PROPERTIES)
+@pytest.mark.parametrize("name", ["huginn", "ouro", "parcae"])
+def test_family_properties_hold(name: str, check: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen(monkeypatch, EVERYTHING)
+    model = MAKERS[name]()
+    lay_out(model)
+    PROPERTIES[check](model)
+
+
+def linears(model: LoopedModel) -> list[nn.Linear]:
+    return [module for module in model.modules() if isinstance(module, nn.Linear)]
+
+
+def test_load_lays_out_unless_told_not_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    chosen(monkeypatch, EVERYTHING)
+    folder = save_model(tmp_path / "model", tiny_huginn(tie_embeddings=True, tie_word_embeddings=True))
+    model, _ = loopcd.load(folder, device="cpu")
+    inner = [each for each in linears(model) if each is not model.lm_head]
+    assert all(isinstance(each, LaidOutLinear) and each.weight.stride(0) == 1 for each in inner)
+    # the head's rows are looked up one by one: it keeps its order, and stays tied
+    assert model.lm_head.weight.is_contiguous() and model.lm_head.weight is model.get_input_embeddings().weight
+    plain, _ = loopcd.load(folder, device="cpu", layout=False)
+    assert all(type(each) is nn.Linear and each.weight.is_contiguous() for each in linears(plain))
+
+
+def test_joined_weights_are_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen(monkeypatch, Layout(columns=True))
+    model = tiny_ouro()
+    lay_out(model)
+    attention: Any = model.model.layers[0].self_attn
+    calls: list[Tensor] = []
+
+    def counted(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        calls.append(weight)
+        return product(x, weight, bias)
+
+    product = F.linear
+    monkeypatch.setattr(F, "linear", counted)
+    x = torch.randn(1, 3, 32)
+    parts = (attention.q_proj, attention.k_proj, attention.v_proj)
+    with torch.no_grad():
+        found = together(x, *parts)
+    assert len(calls) == 1 and calls[0].shape[0] == sum(part.out_features for part in parts)
+    assert_close(found, torch.cat([part(x) for part in parts], dim=-1))
+
+
+def test_a_changed_layer_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Joined weights are left alone where a layer was replaced, hooked, moved or given another weight."""
+    chosen(monkeypatch, EVERYTHING)
+
+    class Adapted(nn.Module):
+        def __init__(self, base: nn.Linear) -> None:
+            super().__init__()
+            self.base, self.weight = base, base.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.base(x) + 1
+
+    def hooked(mlp: Any) -> None:
+        mlp.up_proj.register_forward_hook(lambda module, args, output: output + 1)
+
+    def adapted(mlp: Any) -> None:
+        mlp.up_proj = Adapted(mlp.up_proj)
+
+    def given(mlp: Any) -> None:
+        mlp.up_proj.weight = nn.Parameter(torch.randn_like(mlp.up_proj.weight))
+
+    x = torch.randn(1, 2, 32)
+    for change in (hooked, adapted, given):
+        model = tiny_ouro()
+        lay_out(model)
+        mlp: Any = model.model.layers[0].mlp
+        with torch.no_grad():
+            before = together(x, mlp.gate_proj, mlp.up_proj)
+            change(mlp)
+            after = together(x, mlp.gate_proj, mlp.up_proj)
+            assert_close(after, torch.cat([mlp.gate_proj(x), mlp.up_proj(x)], dim=-1))
+        assert (after - before).abs().max() > 0.5, change.__name__
+
+
+def test_weights_that_change_in_place_are_seen(wanted: Layout) -> None:
+    model, other = tiny_ouro(seed=0), tiny_ouro(seed=1)
+    lay_out(model)
+    model.load_state_dict(other.state_dict())
+    ids = random_ids(1, 8)
+    assert_close(logits_of(model, ids), logits_of(other, ids))
+
+
+def test_training_and_copies_and_dtypes(wanted: Layout) -> None:
+    plain = tiny_ouro()
+    model = copy.deepcopy(plain)
+    lay_out(model)
+    ids = random_ids(2, 8)
+    for each in (plain, model):
+        each(input_ids=ids, labels=ids).loss.backward()
+    for one, other in zip(plain.parameters(), model.parameters(), strict=True):
+        if one.grad is not None:
+            assert other.grad is not None
+            assert_close(other.grad, one.grad)
+    assert_close(logits_of(copy.deepcopy(model), ids), logits_of(plain, ids))
+    assert_close(logits_of(model.double(), ids).float(), logits_of(plain, ids))
+
+
+def test_timing_is_kept_for_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout.timed.cache_clear()
+    monkeypatch.setattr(layout, "SMALLEST", 32 * 32)
+    lay_out(tiny_ouro())
+    made = layout.timed.cache_info().misses
+    lay_out(tiny_ouro())
+    assert made > 0 and layout.timed.cache_info().misses == made
+    layout.timed.cache_clear()
+
+
+def test_built_in_models_are_too_small_to_be_timed() -> None:
+    layout.timed.cache_clear()
+    loopcd.load("tiny-ouro", device="cpu")
+    assert layout.timed.cache_info().misses == 0
