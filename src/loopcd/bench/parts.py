@@ -15,10 +15,12 @@ from loopcd.bench.compiled import bench_compiled
 from loopcd.bench.decode import bench_decode
 from loopcd.bench.devices import bench_devices
 from loopcd.bench.exact import bench_exact
+from loopcd.bench.full_size import bench_full_size
 from loopcd.bench.jobs import Subject
 from loopcd.bench.memory import LARGE, SMALL, bench_load, bench_memory
 from loopcd.bench.methods import bench_methods
 from loopcd.bench.overhead import bench_overhead
+from loopcd.bench.reference import bench_reference, checked_reference
 from loopcd.bench.subjects import MEDIUM
 from loopcd.bench.worst import bench_worst
 from loopcd.models import LoopedModel
@@ -26,7 +28,7 @@ from loopcd.models.loading import built_in, load
 
 PARTS = ("methods", "exact", "decode", "overhead", "worst", "devices", "compile", "memory", "load")
 QUICK = ("methods", "decode", "load")
-ON_REQUEST = ("vllm",)  # needs an environment of its own
+ON_REQUEST = ("vllm", "reference", "full-size")  # need environments of their own, or much time and memory
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,14 @@ class Settings:
     rounds: int | None = None
     max_new_tokens: int | None = None
     quick: bool = False
+    reference: str | None = None  # PYTHON,FOLDER: an interpreter and the public code, for the part of that name
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.parts) - {*PARTS, *ON_REQUEST})
         if unknown or not self.parts:
             raise ValueError(f"what={','.join(unknown) or 'nothing'}: some of {', '.join([*PARTS, *ON_REQUEST])}")
+        if "reference" in self.parts:
+            checked_reference(self.reference)
         if not self.batches or any(batch < 1 for batch in self.batches):
             raise ValueError(f"batch={','.join(map(str, self.batches))}: whole numbers of at least 1")
         for name, least in (("rounds", 1), ("max_new_tokens", 4)):
@@ -187,6 +192,16 @@ def _vllm(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
     return bench_vllm(names, max(settings.batches), rounds, tokens, settings.quick, say)
 
 
+def _reference(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+    contexts = (64, 256) if settings.quick else (64, 256, 1024)
+    rounds, tokens = settings.of(2, 7, settings.rounds), settings.of(8, 24, settings.max_new_tokens)
+    return bench_reference(settings.reference, contexts, rounds, tokens, say)
+
+
+def _full_size(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+    return bench_full_size(settings.of(1, 5, settings.rounds), settings.of(1, 2), say)
+
+
 _PARTS: dict[str, Callable[[Settings, Callable[[str], None]], dict[str, Any]]] = {
     "methods": _methods,
     "exact": _exact,
@@ -198,4 +213,6 @@ _PARTS: dict[str, Callable[[Settings, Callable[[str], None]], dict[str, Any]]] =
     "memory": _memory,
     "load": _load,
     "vllm": _vllm,
+    "reference": _reference,
+    "full-size": _full_size,
 }

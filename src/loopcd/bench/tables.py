@@ -32,6 +32,8 @@ def tables(run: Mapping[str, Any]) -> list[Table]:
         "memory": memory_tables,
         "load": load_tables,
         "vllm": vllm_tables,
+        "reference": reference_tables,
+        "full-size": full_size_tables,
     }
     return [table for part, make in makers.items() if run.get(part) for table in make(run[part])]
 
@@ -199,6 +201,32 @@ def vllm_tables(told: Mapping[str, Any]) -> Iterator[Table]:
     names = list(dict.fromkeys(key for each in told.values() for key in each["ratios"]))
     columns = ["vLLM, tokens per second", *(f"{model}, batch {each['batch']}" for model, each in told.items())]
     yield Table("vLLM", columns, [[key, *(spread(each["ratios"].get(key)) for each in told.values())] for key in names])
+
+
+def reference_tables(told: Mapping[str, Any]) -> Iterator[Table]:
+    columns = ["beside the public code, one thread, float32", "context", "tokens per CPU second", "reference"]
+    columns += ["decoding over it", "prompt over it", "same text"]
+    rows = []
+    for model, contexts in told.items():
+        for context, each in contexts.items():
+            speeds = [f"{each['tokens_per_cpu_second'][side]['median']:.1f}" for side in ("ours", "reference")]
+            same = "yes" if each["same_text"] else "no"
+            rows.append([model, context, *speeds, spread(each["decode"]), spread(each["prompt"]), same])
+    yield Table("Beside the public code", columns, rows)
+
+
+def full_size_tables(told: Mapping[str, Any]) -> Iterator[Table]:
+    columns = ["full size, random weights", "weights", "threads", f"prompt of {told['prompt']}", "step", "GB/s"]
+    columns += ["prompt over float32", "step over float32"]
+    rows = []
+    for model, each in told["models"].items():
+        for threads, kinds in each["threads"].items():
+            for kind, cell in kinds.items():
+                took = [f"{cell[name]['median']:.2f} s" for name in ("prompt_seconds", "step_seconds")]
+                speed = f"{cell['bytes_per_second']['median'] / 1e9:.1f}"
+                over = [spread(cell.get(name)) for name in ("prompt_over_float32", "step_over_float32")]
+                rows.append([f"{model}, {kind}", f"{each['weights'][kind] / 1e9:.2f} GB", threads, *took, speed, *over])
+    yield Table("Full size", columns, rows)
 
 
 def change_table(changes: Sequence[Change]) -> Table:

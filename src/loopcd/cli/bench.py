@@ -15,7 +15,11 @@ from loopcd.cli.group import main, print_tables
 @main.command()
 @click.option("--models", "names", help="Built-in names or folders, comma-separated (all built-in ones if not given).")
 @click.option("--batch", default="1,8", show_default=True, help="Batch sizes, comma-separated.")
-@click.option("--what", help="Parts, by commas: methods, exact, decode, overhead, worst, devices, compile, memory, load; vllm.")
+@click.option(
+    "--what",
+    help="By commas: methods, exact, decode, overhead, worst, devices, compile, memory, load; vllm, reference, full-size.",
+)
+@click.option("--reference", help="For the part of that name: PYTHON,FOLDER, an interpreter and the public code.")
 @click.option("--rounds", type=int, help="Rounds in which everything is timed once.")
 @click.option("--max-new-tokens", type=int, help="Longest text of the methods' part.")
 @click.option("--quick", is_flag=True, help="Few rounds and small sizes: within a minute.")
@@ -33,6 +37,7 @@ def bench(
     names: str | None,
     batch: str,
     what: str | None,
+    reference: str | None,
     rounds: int | None,
     max_new_tokens: int | None,
     quick: bool,
@@ -56,6 +61,7 @@ def bench(
             rounds=rounds,
             max_new_tokens=max_new_tokens,
             quick=quick,
+            reference=reference,
         )
         found = measuring.run(settings, lambda line: click.echo(line, err=True))
     with _believed(stored + (() if earlier is None else (earlier,))):

@@ -1,4 +1,4 @@
-"""What a pass over several tokens costs on this machine, as a multiple of a pass over one: timed where it can be, else assumed."""
+"""What a pass over several tokens costs on this machine, as a multiple of one over one: timed where it can be, else assumed."""
 
 import time
 from dataclasses import dataclass

@@ -1,0 +1,113 @@
+"""Ours and the public code, turn by turn in two processes of two environments: one thread, float32, CPU time."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from loopcd.bench import reference_worker
+from loopcd.bench.subjects import huginn_medium, ouro_medium
+from loopcd.bench.timing import Spread
+
+MAKERS = {
+    "huginn": lambda: huginn_medium(n_layers=8, tie_embeddings=True, tie_word_embeddings=True),
+    "ouro": ouro_medium,
+}
+
+
+class Worker:
+    """A process that holds one model and answers line by line."""
+
+    def __init__(self, python: str, *arguments: str) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        command = [python, str(Path(reference_worker.__file__)), *arguments]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        self.name = " ".join(arguments[:2])
+        self.answer()
+
+    def answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise ValueError(f"--reference: the process for {self.name} ended with status {self.process.wait()}")
+        return json.loads(line)
+
+    def ask(self, context: int, tokens: int) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"context": context, "tokens": tokens}) + "\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def checked_reference(given: str | None) -> tuple[str, Path]:
+    """The interpreter and the folder of PYTHON,FOLDER."""
+    python, _, folder = (given or "").partition(",")
+    missing = [name for name in ("huginn_ref", "ouro_ref") if not (Path(folder) / name).is_dir()]
+    if not python or not folder or not Path(python).is_file() or missing:
+        raise ValueError(
+            f"--reference {given!r}: PYTHON,FOLDER, an interpreter with transformers 4.57 and a folder with the public code in "
+            "huginn_ref and ouro_ref"
+        )
+    return python, Path(folder)
+
+
+def bench_reference(
+    reference: str | None, contexts: Sequence[int], rounds: int, tokens: int, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Tokens per CPU second of decoding and of prompts, ours over the reference's, by context."""
+    python, folder = checked_reference(reference)
+    found: dict[str, Any] = {}
+    for family, make in MAKERS.items():
+        say(f"reference: {family}-medium")
+        with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
+            make().save_pretrained(place)
+            _as_public(Path(place) / "config.json")
+            ours = stack.enter_context(_closing(Worker(sys.executable, "ours", family, place)))
+            public = stack.enter_context(_closing(Worker(python, "reference", family, place, str(folder))))
+            found[f"{family}-medium"] = {str(each): _compare(ours, public, each, rounds, tokens) for each in contexts}
+    return found
+
+
+@contextmanager
+def _closing(worker: Worker) -> Iterator[Worker]:
+    try:
+        yield worker
+    finally:
+        worker.close()
+
+
+def _as_public(path: Path) -> None:
+    """The public configuration class of Huginn cannot read `tie_word_embeddings`, which is its `tie_embeddings`."""
+    fields = json.loads(path.read_text())
+    if "tie_embeddings" in fields:
+        fields.pop("tie_word_embeddings", None)
+        path.write_text(json.dumps(fields))
+
+
+def _compare(ours: Worker, public: Worker, context: int, rounds: int, tokens: int) -> dict[str, Any]:
+    for worker in (ours, public):
+        worker.ask(context, 4)
+    told: dict[str, list[dict[str, Any]]] = {"ours": [], "reference": []}
+    for number in range(rounds):
+        pair = [("ours", ours), ("reference", public)]
+        for name, worker in pair[:: -1 if number % 2 else 1]:
+            told[name].append(worker.ask(context, tokens))
+
+    def over(part: str) -> dict[str, float]:
+        pairs = zip(told["ours"], told["reference"], strict=True)
+        return asdict(Spread.of([theirs[part] / own[part] for own, theirs in pairs]))
+
+    speeds = {name: asdict(Spread.of([tokens / each["decode"] for each in answers])) for name, answers in told.items()}
+    same = told["ours"][-1]["text"] == told["reference"][-1]["text"]
+    return {"tokens_per_cpu_second": speeds, "decode": over("decode"), "prompt": over("prompt"), "same_text": same}

@@ -1,0 +1,66 @@
+"""The parts `full-size` and `reference` on tiny shapes, and what they refuse."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from loopcd.bench import full_size, reference
+from loopcd.bench.parts import Settings
+from loopcd.bench.tables import tables
+from tools import tiny_huginn, tiny_ouro
+
+
+def test_full_size_of_tiny_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(full_size.os, "cpu_count", lambda: 1)
+    said: list[str] = []
+    configs = {"one": tiny_ouro().config, "other": tiny_huginn().config}
+    found = full_size.bench_full_size(1, 1, said.append, configs)
+    for told in found["models"].values():
+        assert list(told["threads"]) == ["1"] and list(told["threads"]["1"]) == ["float32", "bfloat16", "int8"]
+        assert told["weights"]["float32"] == 2 * told["weights"]["bfloat16"] > 3 * told["weights"]["int8"]
+        assert told["threads"]["1"]["float32"]["step_over_float32"]["median"] == 1
+    (table,) = tables({"full-size": found})
+    assert len(table.rows) == 6 and len(table.columns) == len(table.rows[0])
+    monkeypatch.setattr(full_size, "free_bytes", lambda device: 1000)
+    assert not full_size.bench_full_size(1, 1, said.append, configs)["models"] and "does not fit" in said[-1]
+
+
+def test_reference_names_what_it_needs(tmp_path: Path) -> None:
+    for given in (None, "nowhere", f"{sys.executable},{tmp_path}"):
+        with pytest.raises(ValueError, match="PYTHON,FOLDER"):
+            Settings(what=("reference",), reference=given)
+
+
+PUBLIC = """
+from loopcd.models import {name}
+
+class {public}({name}):
+    def forward(self, *args, cache_position=None, num_steps=None, torch_dtype=None, **kwargs):
+        return super().forward(*args, **kwargs)
+
+    @classmethod
+    def from_pretrained(cls, *args, torch_dtype=None, **kwargs):
+        return super().from_pretrained(*args, **kwargs)
+"""
+
+
+@pytest.mark.slow
+def test_reference_turn_by_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With our own classes in the place of the public ones: the same texts."""
+    for family, file, public, name in (
+        ("huginn_ref", "raven_modeling_minimal", "RavenForCausalLM", "HuginnForCausalLM"),
+        ("ouro_ref", "modeling_ouro", "OuroForCausalLM", "OuroForCausalLM"),
+    ):
+        (tmp_path / family).mkdir()
+        (tmp_path / family / "__init__.py").touch()
+        named = f"Our{public}" if public == name else public
+        text = PUBLIC.format(name=name, public=named) + (f"\n{public} = {named}\n" if named != public else "")
+        (tmp_path / family / f"{file}.py").write_text(text)
+    makers = {"huginn": lambda: tiny_huginn(vocab_size=1000), "ouro": lambda: tiny_ouro(vocab_size=1000)}
+    monkeypatch.setattr(reference, "MAKERS", makers)
+    with torch.random.fork_rng():
+        found = reference.bench_reference(f"{sys.executable},{tmp_path}", (8,), 1, 2, lambda _: None)
+    assert all(each["8"]["same_text"] and each["8"]["decode"]["median"] > 0 for each in found.values())
+    assert len(tables({"reference": found})[0].rows) == 2

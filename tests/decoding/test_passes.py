@@ -1,0 +1,31 @@
+"""What a pass over several tokens costs: between what was timed, never less than one nor more than as many."""
+
+import pytest
+
+from loopcd.decoding import passes
+from loopcd.decoding.draft import Plan
+from loopcd.decoding.passes import PassCosts, pass_costs
+from tools import tiny_ouro
+
+
+def test_costs_lie_on_the_lines_between_the_timed_ones() -> None:
+    costs = PassCosts((1.0, 1.6, 3.2))
+    assert [costs.of(tokens) for tokens in (1, 2, 4, 6, 8, 10)] == pytest.approx([1.0, 1.2, 1.6, 2.4, 3.2, 4.0])
+
+
+def test_the_assumed_ones_are_a_line() -> None:
+    assert PassCosts.assumed(1).of(5) == pytest.approx(1.24) and PassCosts.assumed(8).of(3) == pytest.approx(1.4)
+
+
+def test_measured_once_for_a_model_and_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_ouro()
+    first = pass_costs(model, 2)
+    assert all(1 <= cost <= tokens for cost, tokens in zip(first.costs, passes.TIMED, strict=True))
+    monkeypatch.setattr(passes, "_measure", lambda model, batch: PassCosts((1.0, 4.0, 8.0)))
+    assert pass_costs(model, 2) is first and pass_costs(model, 3).of(4) == 4
+
+
+def test_where_passes_cost_as_much_as_tokens_no_draft_gains() -> None:
+    model, dear = tiny_ouro(), PassCosts((1.0, 4.0, 8.0))
+    assert all(Plan(1, length).gain(model, 4, 1.0, 64, dear) < 1.001 for length in range(2, 9))
+    assert Plan(1, 4).gain(model, 4, 1.0, 64, PassCosts((1.0, 1.1, 1.2))) > 1.3
