@@ -16,7 +16,6 @@ from loopcd.models.layout import LaidOutLinear, Layout, lay_out, together
 from tools import MAKERS, assert_close, logits_of, random_ids, save_model, tiny_huginn, tiny_ouro
 
 EVERYTHING = Layout(columns=True, one=True, few=True, many=True)
-FAMILIES = {name: make for name, make in MAKERS.items() if name != "hrm"}
 
 
 def chosen(monkeypatch: pytest.MonkeyPatch, wanted: Layout) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from loopcd.models.processor import has_bfloat16
 
 FEW = 8  # rows up to which the int8 operator is faster than a product with the widened weight
+BLOCK = 32  # inputs that the operator takes at a time
 SMALLEST = 32  # outputs and inputs of a layer that is worth it
 WIDENED = 2**24  # elements of a weight that are widened at once
 
@@ -42,7 +43,8 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, self.in_features)
-        if x.is_cpu and x.dtype == torch.bfloat16 and 0 < len(rows) <= FEW and not torch.compiler.is_compiling():
+        fits = x.is_cpu and x.dtype == torch.bfloat16 and self.in_features % BLOCK == 0
+        if fits and 0 < len(rows) <= FEW and not torch.compiler.is_compiling():
             y = torch._weight_int8pack_mm(rows, self.weight, self.scales)
         else:
             y = self._widened(rows)
