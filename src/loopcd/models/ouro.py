@@ -99,7 +99,7 @@ class OuroForCausalLM(StackedModel):
         assert output.hidden_states is not None
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         hidden = torch.stack(output.hidden_states[1:], dim=2)[:, kept]  # [batch, time, loops, width]
-        pdf = exit_pdf(wide(self._gate(hidden)))  # [batch, time, loops]
+        pdf = exit_pdf(wide(self._gate(hidden))).to(hidden.device)  # [batch, time, loops]
         if exit_at_step is not None:
             if not 0 <= exit_at_step < num_loops:
                 raise ValueError(f"exit_at_step={exit_at_step}: a loop from 0 to {num_loops - 1}")
