@@ -57,7 +57,8 @@ def _that_fit(model: LoopedModel) -> list[str]:
 def made(config: PreTrainedConfig, kind: str) -> LoopedModel:
     """The model with random weights, laid out or rounded."""
     torch.manual_seed(0)
-    model: Any = empty_model(config).to(KINDS[kind]).to_empty(device="cpu")
+    model: Any = empty_model(config)
+    model = model.to(KINDS[kind]).to_empty(device="cpu")
     model.tie_weights()
     for weight in model.parameters():
         if weight.ndim > 1:

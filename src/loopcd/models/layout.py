@@ -143,7 +143,7 @@ def _apply(group: list[nn.Linear], layout: Layout) -> None:
         first.weight.data = first.weight.t().contiguous().t()
     if len(group) == 1 and not layout.plain:
         first.__class__ = LaidOutLinear
-        first.layout = layout  # pyright: ignore[reportAttributeAccessIssue]
+        first.layout = layout  # pyright: ignore
 
 
 def _join(group: list[nn.Linear], layout: Layout) -> None:
