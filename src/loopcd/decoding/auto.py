@@ -44,6 +44,9 @@ class AutoScorer(ContrastScorer):
 
     def score(self, reading: Reading, cache: LoopCache) -> Scores:
         scores = super().score(reading, cache)
+        self.forget()
+        return scores
+
+    def forget(self) -> None:
         for each in self.early:
             each.clear()
-        return scores

@@ -43,7 +43,7 @@ class EarlyExit:
             raise ValueError(f'exited="skip" needs masks that attn_implementation={implementation!r} does not take: use "sdpa"')
 
 
-class _Judge:
+class Judge:
     """Says after each loop which rows leave; the gate's probability is cumulated over a pass."""
 
     def __init__(self, rule: EarlyExit, model: LoopedModel, counted: Tensor | None) -> None:
@@ -88,7 +88,7 @@ def run_loops(
     batch, device = state.hidden.shape[0], state.hidden.device
     ran = torch.full((batch,), num_loops)
     whole = state.tokens
-    judge = None if rule is None else _Judge(rule, model, _counted(state))
+    judge = None if rule is None else Judge(rule, model, _counted(state))
     ended: Tensor | None = None  # [batch, time, width], filled as rows leave
     while state.loop < num_loops:
         before, state = state, model.advance(state)

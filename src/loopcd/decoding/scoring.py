@@ -92,6 +92,13 @@ class ContrastScorer:
         """[n, width], what the head reads of the amateur in the n rows `rows` of the reading (rising, on the CPU)."""
         raise TypeError(f"{type(self).__name__} does not say who its amateur is")
 
+    def settles(self, first: float, second: float) -> bool:
+        """Whether the best logit is so far ahead of the second that nobody has to be asked, rounding errors included."""
+        return self.lazy and first - second > 1e-6 * (1 + abs(first)) - math.log(self.plausibility)
+
+    def forget(self) -> None:
+        """A token was settled without a score: drop what was kept for it."""
+
     def where(self, reading: Reading, contested: Tensor) -> Tensor:
         """[batch] bool on the CPU, the rows among the contested ones in which the rule may intervene."""
         return contested
@@ -104,7 +111,7 @@ class ContrastScorer:
     def score(self, reading: Reading, cache: LoopCache) -> Scores:
         expert, tokens = self._best(reading, USUAL)
         seen = expert.cpu()  # from here on what is decided is decided there: the device is waited for once
-        if seen.shape[1] == 1 or (self.lazy and self._settled(seen)):
+        if seen.shape[1] == 1 or self._settled(seen):
             values, nowhere = self._uncontested(expert)
             return Scores(values, tokens[:, :1], reading.logits.shape[1], nowhere, nowhere, reading.count)
         return self._contest(reading, expert, tokens, seen)
@@ -132,8 +139,7 @@ class ContrastScorer:
 
         It only spares most steps the question; `rules.plausible` answers it wherever it is close.
         """
-        ahead = -math.log(self.plausibility)
-        return all(first - second > ahead + 1e-6 * (1 + abs(first)) for first, second, *_ in seen.tolist())
+        return all(self.settles(first, second) for first, second, *_ in seen.tolist())
 
     def _uncontested(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """The scores of each row's only token, and that no row is contested: the same at every step."""
@@ -190,8 +196,11 @@ class LoopScorer(ContrastScorer):
 
     def score(self, reading: Reading, cache: LoopCache) -> Scores:
         scores = super().score(reading, cache)
-        self.early.clear()
+        self.forget()
         return scores
+
+    def forget(self) -> None:
+        self.early.clear()
 
 
 class LoopGuidanceScorer:
@@ -225,8 +234,11 @@ class NoiseScorer(ContrastScorer):
         self.noise, self.seed, self.step = noise, seed, 0
 
     def score(self, reading: Reading, cache: LoopCache) -> Scores:
-        self.step += 1
+        self.forget()
         return super().score(reading, cache)
+
+    def forget(self) -> None:
+        self.step += 1
 
     def amateur_hidden(self, reading: Reading, rows: Tensor) -> Tensor:
         # the draw belongs to the step, so that it depends neither on the other rows nor on how often it was asked for

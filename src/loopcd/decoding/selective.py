@@ -76,9 +76,12 @@ class SelectiveScorer(LoopScorer):
 
     def score(self, reading: Reading, cache: LoopCache) -> Scores:
         scores = super().score(reading, cache)
-        for each in self.by_loop:
-            each.clear()
+        self.forget()
         return scores
+
+    def forget(self) -> None:
+        for each in self.by_loop or [self.early]:
+            each.clear()
 
 
 _NUMERIC = re.compile(r"[0-9]+")

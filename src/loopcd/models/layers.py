@@ -169,6 +169,8 @@ class LoopedLayer(nn.Module):
         if self.compiled is not None and x.shape[1] <= self.COMPILED_TIME:
             before, after = self.compiled
         query, key, value = before(x, *rotary)
+        if hasattr(slot, "attend"):  # texts at places of their own
+            return after(x, slot.attend(self, query, key, value))
         if slot is not None:
             key, value = slot.update(key, value, span)
         if last and x.shape[1] > 1:

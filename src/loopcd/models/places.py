@@ -1,0 +1,251 @@
+"""Room for the keys and values of several texts, each at a place of its own and as long as it is, not as long as the longest.
+
+A text has a `PlaceCache`, a cache of one row whose slots are views of the common storage: whatever works on one text works
+there. Texts that go on together, each at its own column and its own loop, are seen by the layers through a `Together`: it writes
+all their keys at once, and attends on views of the storage. Loops and places are one dimension of it, so texts at any loops whose
+numbers there are evenly spaced are one view; any two are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from loopcd.models.cache import Exited, LoopCache
+from loopcd.models.layers import attention
+from loopcd.models.slots import Slot, Span
+
+if TYPE_CHECKING:
+    from loopcd.models.stages import LoopedModel
+
+BLOCK, GROWTH = 32, 1.5  # columns are reserved in multiples of the one, and grow by the other
+
+
+class Places:
+    """The storage of `rows` texts that run up to `num_loops` loops."""
+
+    def __init__(self, model: "LoopedModel", rows: int, num_loops: int) -> None:
+        self.rows, self.num_loops = rows, num_loops
+        self.limit = 0  # columns that the longest text so far may need
+        self.implementation = model.config._attn_implementation or "sdpa"
+        first = model.loop_slots(1)
+        self.looped = frozenset(first)
+        # a slot of a later loop is part of the storage of the same layer's first loop
+        self._part = {
+            index: (base, (loop - 1) * rows)
+            for loop in range(1, num_loops + 1)
+            for base, index in zip(first, model.loop_slots(loop), strict=True)
+        }
+        self._kept: dict[int, tuple[Tensor, Tensor]] = {}  # [loops × rows or rows, heads, capacity, head_dim]
+
+    def part(self, index: int, place: int) -> tuple[Tensor, Tensor] | None:
+        """Keys and values [1, heads, capacity, head_dim] of a slot at a place; None where nothing was written yet."""
+        base, offset = self._part.get(index, (index, 0))
+        if base not in self._kept:
+            return None
+        at = slice(offset + place, offset + place + 1)
+        keys, values = self._kept[base]
+        return keys[at], values[at]
+
+    def reserve(self, index: int, keys: Tensor, values: Tensor, columns: int) -> tuple[Tensor, Tensor]:
+        """The storage that a slot is part of, with room for so many columns."""
+        base = self._part.get(index, (index, 0))[0]
+        old = self._kept.get(base)
+        if old is None or old[0].shape[2] < columns:
+            grown = -(-max(columns, int(GROWTH * (0 if old is None else old[0].shape[2]))) // BLOCK) * BLOCK
+            capacity = max(columns, min(grown, self.limit))
+            number = self.rows * (self.num_loops if base in self.looped else 1)
+            new = tuple(each.new_zeros(number, each.shape[1], capacity, each.shape[3]) for each in (keys, values))
+            for before, after in zip(old or (), new, strict=False):
+                after[:, :, : before.shape[2]] = before
+            self._kept[base] = new[0], new[1]
+        return self._kept[base]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(each.numel() * each.element_size() for pair in self._kept.values() for each in pair)
+
+
+class PlaceSlot(Slot):
+    """A slot whose keys and values are a text's part of the common storage."""
+
+    def __init__(self, cache: LoopCache, places: Places, index: int, place: int) -> None:
+        self._places, self._index, self._place = places, index, place
+        super().__init__(cache)
+
+    def _stored(self, which: int) -> Tensor | None:
+        pair = self._places.part(self._index, self._place)
+        return None if pair is None else pair[which]
+
+    # the storage may be enlarged by others at any time, so the views are taken anew
+    _keys = property(lambda self: self._stored(0), lambda self, value: None)  # pyright: ignore
+    _values = property(lambda self: self._stored(1), lambda self, value: None)  # pyright: ignore
+
+    def _grow(self, key_states: Tensor, value_states: Tensor, span: Span) -> None:
+        kept = self._places.reserve(self._index, key_states, value_states, span.stop)
+        self._clean = kept[0].shape[2]
+
+    def select(self, index: Tensor) -> None:
+        raise ValueError("rows of a text at a place cannot be repeated or reordered")
+
+
+class PlaceCache(LoopCache):
+    """The cache of one text at a place."""
+
+    def __init__(self, places: Places, place: int, exited: Exited = "last", limit: int | None = None) -> None:
+        super().__init__(exited, limit)
+        self.places, self.place = places, place
+        places.limit = max(places.limit, 2**31 if limit is None else limit)
+
+    def slot(self, index: int) -> Slot:
+        while len(self.layers) <= index:
+            self.layers.append(PlaceSlot(self, self.places, len(self.layers), self.place))
+        return self.layers[index]  # pyright: ignore[reportReturnType]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Successive members of a `Together` that are one view of the storage."""
+
+    start: int
+    stop: int
+    first: int  # number in the storage, at the loop that the group was made for
+    stride: int
+    columns: int  # that any of them sees
+
+    def view(self, kept: Tensor, shift: int) -> Tensor:
+        """[members, heads, columns, head_dim]"""
+        first = self.first + shift
+        last = first + (self.stop - self.start - 1) * self.stride
+        return kept[first : last + 1 : self.stride, :, : self.columns]
+
+
+class Together:
+    """What a pass over one token of each of several texts has for a cache.
+
+    Members are given in the order of (loop, place), `loops` being those that they have run; the model is told that it runs the
+    first loop, and the keys go to each member's own. Beside the loops (a prelude, a coda) all are alike.
+    """
+
+    reach = valid = lengths = depths = None  # what one text's cache knows about its own columns
+
+    def __init__(self, places: Places, at: Sequence[int], columns: Sequence[int], loops: Sequence[int], device: Any) -> None:
+        self.places, self.columns, self.span = places, list(columns), None
+        self.shift = 0  # loops that were run since
+        self.numbers = {
+            True: [loop * places.rows + place for loop, place in zip(loops, at, strict=True)],
+            False: list(at),
+        }
+        self._device = device
+        self._at = {looped: torch.tensor(each, device=device) for looped, each in self.numbers.items()}
+        self._written = torch.tensor(self.columns, device=device)
+        self._groups: dict[bool, list[Group]] = {}
+        self._slots: dict[int, TogetherSlot] = {}
+        self.unseen: Tensor | None = None  # [members, columns] bool, that tokens which left early hide at this loop
+        self._mask: Tensor | None = None
+
+    # -- what the stages ask of a cache -------------------------------------------------------------------------------
+
+    def open(self, batch: int, time: int, padding: Tensor | None = None) -> Span:
+        return Span(batch, 0, time)
+
+    def seen_at(self, loop: int) -> None:
+        return None
+
+    def slot(self, index: int) -> "TogetherSlot":
+        if index not in self._slots:
+            self._slots[index] = TogetherSlot(self, index)
+        return self._slots[index]
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """For layers that attend by themselves, with the mask of the pass: a copy, unless all members are one view."""
+        kept = self.write(layer_idx, key_states, value_states)
+        looped, longest = layer_idx in self.places.looped, max(self.columns) + 1
+        groups, shift = self.groups(looped), self._shift(looped)
+        if len(groups) == 1:
+            return groups[0].view(kept[0], shift), groups[0].view(kept[1], shift)
+        at = self._at[looped] + shift
+        return kept[0][at, :, :longest], kept[1][at, :, :longest]
+
+    # -- writing and attending ----------------------------------------------------------------------------------------
+
+    def ran(self) -> None:
+        """All members have run one more loop."""
+        self.shift += 1
+
+    def write(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        looped, longest = index in self.places.looped, max(self.columns) + 1
+        kept = self.places.reserve(index, keys, values, longest)
+        at, columns = self._at[looped] + self._shift(looped), self._written
+        for storage, new in zip(kept, (keys, values), strict=True):  # new: [members, heads, 1, head_dim]
+            storage[at.to(storage.device), :, columns.to(storage.device)] = new[:, :, 0]
+        return kept
+
+    def attend(self, module: Any, index: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """[members, 1, heads × head_dim]"""
+        kept, looped = self.write(index, key, value), index in self.places.looped
+        shift, made = self._shift(looped), []
+        for group in self.groups(looped):
+            mask = self.mask_of(group, looped)
+            keys, values = group.view(kept[0], shift), group.view(kept[1], shift)
+            made.append(attention(module, query[group.start : group.stop], keys, values, mask))
+        return made[0] if len(made) == 1 else torch.cat(made)
+
+    def _shift(self, looped: bool) -> int:
+        return self.shift * self.places.rows if looped else 0
+
+    def groups(self, looped: bool) -> list[Group]:
+        if looped not in self._groups:
+            even = "flash" in self.places.implementation  # which takes no mask of one's own
+            self._groups[looped] = _evenly_spaced(self.numbers[looped], self.columns, even)
+        return self._groups[looped]
+
+    def mask_of(self, group: Group, looped: bool) -> Tensor | None:
+        """bool [members, 1, 1, columns] of what the group's members see; None: all columns of the group."""
+        own = self.columns[group.start : group.stop]
+        if min(own) + 1 == group.columns and (self.unseen is None or not looped):
+            return None
+        mask = self.mask if looped else self._seen()
+        return mask[group.start : group.stop, :, :, : group.columns]
+
+    @property
+    def mask(self) -> Tensor:
+        """bool [members, 1, 1, longest] of what each member sees at its loop."""
+        if self._mask is None:
+            self._mask = self._seen() if self.unseen is None else self._seen() & ~self.unseen[:, None, None]
+        return self._mask
+
+    def hide(self, unseen: Tensor | None) -> None:
+        """What is not seen at the loop that is run next."""
+        self.unseen, self._mask = unseen, None
+
+    def _seen(self) -> Tensor:
+        columns = torch.arange(max(self.columns) + 1, device=self._device)
+        return (columns <= self._written[:, None])[:, None, None]
+
+
+class TogetherSlot:
+    """One slot of a `Together`, which attends by itself."""
+
+    def __init__(self, together: Together, index: int) -> None:
+        self.together, self.index = together, index
+
+    def attend(self, module: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return self.together.attend(module, self.index, query, key, value)
+
+
+def _evenly_spaced(numbers: Sequence[int], columns: Sequence[int], even: bool) -> list[Group]:
+    """Rising numbers cut into evenly spaced ones; with `even`, of the same number of columns."""
+    groups, start = [], 0
+    while start < len(numbers):
+        stop = start + 1
+        stride = numbers[stop] - numbers[start] if stop < len(numbers) else 1
+        while stop < len(numbers) and numbers[stop] - numbers[stop - 1] == stride:
+            if even and columns[stop] != columns[start]:
+                break
+            stop += 1
+        groups.append(Group(start, stop, numbers[start], stride, max(columns[start:stop]) + 1))
+        start = stop
+    return groups
