@@ -101,15 +101,7 @@ def steps(method: "Method", job: Job) -> Iterator[Step]:
     going = torch.ones(text.shape[0], dtype=torch.bool, device=text.device)
     reading, loops = prefill(engine, job, scorer, scorer.watch)
     while True:
-        possible, added = reading, None
-        if job.sampling.parts[0]:
-            ruled = rule_out(job.sampling.parts[0], text, reading.logits, isinstance(scorer, PlainScorer))
-            stuck = (going & ~ruled.possible).nonzero().flatten().tolist()
-            if stuck:
-                raise nothing_left(stuck[0], text)
-            possible, added = replace(reading, logits=ruled.logits), ruled.added
-        scores = scorer.score(possible, engine.cache)
-        picked, processed = pick(scores, text, job.sampling, added)
+        scores, picked, processed = choose(scorer, reading, engine.cache, text, job.sampling, going)
         if job.pad_token_id is not None:
             picked = torch.where(going, picked, job.pad_token_id)
         text = torch.cat([text, picked[:, None]], dim=-1)
@@ -140,6 +132,21 @@ def prefill(engine: Engine, job: Job, scorer: Scorer, watch: Callable[[LoopState
     if read is None:
         raise ValueError("the prompt is empty, or past_key_values hold all of it: at least one token has to be read")
     return read
+
+
+def choose(
+    scorer: Scorer, reading: Reading, cache: LoopCache, text: Tensor, sampling: Sampling, going: Tensor | None = None
+) -> tuple[Scores, Tensor, Tensor | None]:
+    """The scores after `text` [batch, time], and what `pick` makes of them; rows not `going` need no possible token."""
+    added = None
+    if sampling.parts[0]:
+        ruled = rule_out(sampling.parts[0], text, reading.logits, isinstance(scorer, PlainScorer))
+        stuck = (~ruled.possible if going is None else going & ~ruled.possible).nonzero().flatten().tolist()
+        if stuck:
+            raise nothing_left(stuck[0], text)
+        reading, added = replace(reading, logits=ruled.logits), ruled.added
+    scores = scorer.score(reading, cache)
+    return scores, *pick(scores, text, sampling, added)
 
 
 def pick(scores: Scores, text: Tensor, sampling: Sampling, added: Tensor | None = None) -> tuple[Tensor, Tensor | None]:

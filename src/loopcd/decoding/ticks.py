@@ -1,96 +1,35 @@
 """Texts that go on together, each at its own loop.
 
-Every loop of a looped model has the same weights, so a token at loop 3 and one at loop 9 can go through the same products; only
-what they attend to differs. A **tick** advances every token in flight by one loop. Between ticks a **gate** may open: the tokens
-that have left the loop are read out, their texts get the next token, which begins its loops beside those that still run; a text
-that has ended gives its place to a waiting prompt. A prompt is read a loop a tick, so it holds up nobody for longer than a loop.
+Every loop of a looped model has the same weights, so a token at loop 3 and one at loop 9 can go through the same products;
+only what they attend to differs. A **tick** advances every token in flight by one loop. Between ticks a **gate** may open: the
+tokens that have left the loop are read out, their texts get the next token, which begins its loops beside those that still
+run; a text that has ended gives its place to a waiting prompt. A prompt is read a loop a tick, so it holds nobody up for long.
 
-A gate costs a pass through what stands beside the loops (prelude, coda, head), however many tokens come through it. It opens when
-nothing is in flight, or when the tokens before it have waited for as long as it costs: without early exits that keeps all texts
-in step, and with them it balances idle texts against small passes.
+A gate costs a pass through what stands beside the loops (prelude, coda, head), however many tokens come through it. It opens
+when nothing is in flight, or when the texts before it have waited for as long as it costs: without early exits that keeps all
+texts in step, and with them it weighs idle texts against small passes.
 
-Each text has a cache, a scorer and a stopping rule of its own, as if it were alone, and so it gets the tokens that it gets alone.
+Each text has a cache, a scorer and a stopping rule of its own, as if it were alone, and so it gets the tokens that it gets
+alone.
 """
 
 import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from loopcd.decoding.engine import Engine, Reading
+from loopcd.decoding.engine import Reading
 from loopcd.decoding.exits import Judge
-from loopcd.decoding.loop import Job, Rows, pick
+from loopcd.decoding.flight import Flying, Prompt, Row, Unit, joined_flights, show_trail
+from loopcd.decoding.loop import choose
 from loopcd.decoding.rules import relative_change
 from loopcd.decoding.scoring import ContrastScorer, PlainScorer, Scorer
-from loopcd.decoding.texts import Stopper
-from loopcd.models.places import PlaceCache, Places, Together
+from loopcd.models.places import Places, Together
 from loopcd.models.slots import Span
-from loopcd.models.stages import LoopedModel, LoopState, Pass, checked_loops, rows_of
-
-if TYPE_CHECKING:
-    from loopcd.decoding.methods import Method
-
-
-class Row:
-    """A text: a job of one prompt, the method that continues it, and what was made so far."""
-
-    def __init__(self, method: "Method", job: Job) -> None:
-        self.method, self.job = method, job
-        self.tokens: list[int] = []
-        self.loops: list[int] = []
-        self.contested: list[bool] = []
-        self.touched: list[bool] = []
-        self.error: Exception | None = None
-
-    def take_place(self, places: Places, place: int) -> None:
-        exited = "last" if self.method.exit is None else self.method.exit.exited
-        self.place, self.cache = place, PlaceCache(places, place, exited, self.job.limit)
-        self.engine: Engine = replace(self.job, cache=self.cache).engine(self.method)
-        self.scorer: Scorer = self.method.scorer(self.engine, self.job.tokenizer)
-        self.stopper = Stopper(self.job.stopping, self.job.input_ids)
-        # a coda of the amateur's own has to see every token; other amateurs are asked about few
-        own_coda = getattr(self.method, "coda", None) == "own" and not self.job.model.pointwise_readout
-        self.watches_all = own_coda
-
-    def add(self, token: int, loops: int, contested: bool, touched: bool) -> bool:
-        """Take the next token; whether the text ends by it."""
-        self.tokens.append(token)
-        self.loops.append(loops)
-        self.contested.append(contested)
-        self.touched.append(touched)
-        return self.stopper.add(0, token)
-
-    def rows(self) -> Rows:
-        """What was made, in the form of a batch of one row."""
-        lists = (self.tokens, [True] * len(self.tokens), self.loops, self.contested, self.touched)
-        return Rows(*(torch.tensor([each]) for each in lists))
-
-
-@dataclass(eq=False)
-class Unit:
-    """A token in flight: the last one of its text."""
-
-    row: Row
-    span: Span  # its column in the text's own cache
-    loop: int = 0  # loops that it has run
-    trail: list[tuple[Tensor, int]] = field(default_factory=list)  # the states after each loop, and which of them is its own
-
-    @property
-    def column(self) -> int:
-        return self.span.start
-
-
-@dataclass(eq=False)
-class Prompt:
-    """A prompt on its way through the loops."""
-
-    row: Row
-    state: LoopState
-    judge: Judge | None
+from loopcd.models.stages import LoopedModel, LoopState, checked_loops, wide
 
 
 class Ticks:
@@ -102,11 +41,9 @@ class Ticks:
         self.free = list(range(rows))  # a heap: the lowest first, so that texts lie side by side
         self.waiting: deque[Row] = deque()
         self.prompts: list[Prompt] = []
-        self.units: list[Unit] = []  # in flight, in the order of (loop, place)
-        self.state: LoopState | None = None  # of the units, [units, 1, width]; says loop 0, each unit knows its own
-        self.staying: Tensor | None = None  # [units], the gate's probability of still being in the loop
-        self.arrived: list[tuple[list[Unit], LoopState]] = []
-        self.read: list[Prompt] = []
+        self.flying: Flying | None = None  # in the order of (loop, place)
+        self.arrived: list[Flying] = []  # before the gate
+        self.read: list[Prompt] = []  # before the gate
         self.ticks = 0
         self._held = 0  # texts before the gate, summed over ticks
         inside = len(model.loop_slots(1))
@@ -122,14 +59,13 @@ class Ticks:
             return
         self.prompts = [each for each in self.prompts if each.row is not row]
         self.read = [each for each in self.read if each.row is not row]
-        self.arrived = [part for each in self.arrived if (part := _without(each, row)) is not None]
-        if any(unit.row is row for unit in self.units):
-            self._keep([at for at, unit in enumerate(self.units) if unit.row is not row])
+        self.arrived = [part for each in self.arrived if (part := each.without(row)) is not None]
+        self.flying = None if self.flying is None else self._bound(self.flying.without(row))
         heapq.heappush(self.free, row.place)
 
     @property
     def busy(self) -> bool:
-        return bool(self.waiting or self.prompts or self.units or self.arrived or self.read)
+        return bool(self.waiting or self.prompts or self.flying or self.arrived or self.read)
 
     @torch.no_grad()
     def step(self) -> list[Row]:
@@ -146,8 +82,8 @@ class Ticks:
     # -- the gate -----------------------------------------------------------------------------------------------------
 
     def _opens(self) -> bool:
-        before = sum(len(units) for units, _ in self.arrived) + len(self.read) + min(len(self.free), len(self.waiting))
-        flying = len(self.units) + len(self.prompts)
+        before = sum(len(each.units) for each in self.arrived) + len(self.read) + min(len(self.free), len(self.waiting))
+        flying = (0 if self.flying is None else len(self.flying.units)) + len(self.prompts)
         self._held += before
         if flying and self._held < self._patience * (before + flying):
             return False
@@ -184,39 +120,25 @@ class Ticks:
             positions = torch.tensor([[unit.column] for unit in units], device=self.model.device)
             told = {} if seed is None else {"init_seed": seed}
             state = self.model.begin(tokens, together, position_ids=positions, **told)  # pyright: ignore[reportArgumentType]
-            self._join(units, state)
-
-    def _join(self, units: list[Unit], state: LoopState) -> None:
-        fresh = torch.ones(len(units), device=state.hidden.device)
-        self.staying = fresh if self.staying is None else torch.cat([fresh, self.staying])
-        old = [] if self.state is None else [self.state]
-        state, self.units = stacked([state, *old]), units + self.units
-        order = sorted(range(len(self.units)), key=lambda at: (self.units[at].loop, self.units[at].row.place))
-        self.state = state
-        if order == list(range(len(order))):
-            self.state = self._bound(state, self.units)
-        else:
-            self._keep(order)
-
-    def _keep(self, order: Sequence[int]) -> None:
-        """Only these units stay in flight, in this order."""
-        assert self.state is not None and self.staying is not None
-        self.units = [self.units[at] for at in order]
-        if not self.units:
-            self.state = self.staying = None
-            return
-        index = torch.tensor(order, device=self.state.hidden.device)
-        self.state, self.staying = self._bound(self.state.keep(index), self.units), self.staying[index]
+            if together.remembered is not None:
+                for unit, token in zip(units, tokens, strict=True):
+                    unit.row.cache.remember(unit.span, token[None])
+            begun = Flying(units, state, torch.ones(len(units), device=state.hidden.device))
+            parts = [begun] if self.flying is None else [begun, self.flying]
+            self.flying = self._bound(joined_flights(parts, lambda unit: (unit.loop, unit.row.place)))
 
     def _together(self, units: Sequence[Unit]) -> Together:
         at, columns = [unit.row.place for unit in units], [unit.column for unit in units]
         return Together(self.places, at, columns, [unit.loop for unit in units], self.model.device)
 
-    def _bound(self, state: LoopState, units: Sequence[Unit]) -> LoopState:
-        """The state of these units, with what they have for a cache."""
-        together = self._together(units)
-        tokens = replace(state.tokens, span=Span(len(units), 0, 1), cache=together, mask=together.mask)
-        return replace(state, loop=0, tokens=tokens)
+    def _bound(self, flying: Flying | None) -> Flying | None:
+        """The same with what these units together have for a cache."""
+        if flying is None:
+            return None
+        together = self._together(flying.units)
+        span = Span(len(flying.units), 0, 1)
+        tokens = replace(flying.state.tokens, span=span, cache=together, mask=together.mask)
+        return replace(flying, state=replace(flying.state, loop=0, tokens=tokens))
 
     # -- choosing tokens ----------------------------------------------------------------------------------------------
 
@@ -224,13 +146,10 @@ class Ticks:
         """Read out what stands before the gate, and give each text its next token; whether it ends by that."""
         hidden, came = [], []
         if self.arrived:
-            units = [unit for some, _ in self.arrived for unit in some]
-            state = stacked([state for _, state in self.arrived])
-            order = sorted(range(len(units)), key=lambda at: units[at].row.place)
-            units = [units[at] for at in order]
-            state = self._bound(state.keep(torch.tensor(order, device=state.hidden.device)), units)
-            hidden.append(self.model.readout(state, last=True)[:, -1])
-            came += [(unit.row, unit.loop, (unit, state.tokens.rotary, at)) for at, unit in enumerate(units)]
+            out = self._bound(joined_flights(self.arrived, lambda unit: unit.row.place))
+            assert out is not None
+            hidden.append(self.model.readout(out.state, last=True)[:, -1])
+            came += [(unit.row, unit.loop, (unit, out.state.tokens.rotary, at)) for at, unit in enumerate(out.units)]
         for prompt in self.read:
             hidden.append(self.model.readout(prompt.state, last=True)[:, -1])
             came.append((prompt.row, prompt.state.loop, None))
@@ -238,14 +157,14 @@ class Ticks:
         if not came:
             return []
         read = torch.cat(hidden)  # [texts, width]
-        reading = Reading(read, self.model.head(read).float())
+        reading = Reading(read, wide(self.model.head(read)))
         plain = self._plain(reading, [row for row, _, _ in came])
         return [(row, self._give(row, loops, seen, reading, at, plain[at])) for at, (row, loops, seen) in enumerate(came)]
 
     def _plain(self, reading: Reading, rows: Sequence[Row]) -> list[int | None]:
         """The token of each text for which the expert's own choice is enough; all of them are looked at together."""
-        simple = [row.job.sampling.plain and not row.watches_all for row in rows]
-        wide = reading.hidden.dtype.itemsize >= 4
+        simple = [row.simple for row in rows]
+        exact = reading.hidden.dtype.itemsize >= 4  # a scorer looks more closely at logits of 16 bits
         if not any(simple):
             return [None] * len(rows)
         best = reading.logits.argmax(dim=-1).tolist()
@@ -254,7 +173,7 @@ class Ticks:
         def settled(scorer: Scorer, logits: list[float]) -> bool:
             if isinstance(scorer, PlainScorer):
                 return True
-            return wide and isinstance(scorer, ContrastScorer) and len(logits) == 2 and scorer.settles(*logits)
+            return exact and isinstance(scorer, ContrastScorer) and len(logits) == 2 and scorer.settles(*logits)
 
         chosen = zip(rows, simple, best, top, strict=True)
         return [token if alike and settled(row.scorer, two) else None for row, alike, token, two in chosen]
@@ -266,10 +185,9 @@ class Ticks:
             return row.add(token, loops, False, False)
         own = Reading(reading.hidden[at : at + 1], reading.logits[at : at + 1])
         try:
-            if seen is not None and seen[0].trail:
-                _watch(row, *seen)
-            scores = row.scorer.score(own, row.cache)
-            picked, _ = pick(scores, row.stopper.text(0), row.job.sampling)
+            if seen is not None:
+                show_trail(*seen)
+            scores, picked, _ = choose(row.scorer, own, row.cache, row.stopper.text(0), row.job.sampling)
         except Exception as error:  # one text's trouble is no other's
             row.error = error
             return True
@@ -278,14 +196,14 @@ class Ticks:
     # -- a tick -------------------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        if not self.units and not self.prompts:
+        if self.flying is None and not self.prompts:
             return
         self.ticks += 1
         reading, self.prompts = self.prompts, []
         for prompt in reading:
             self._advance_prompt(prompt)
-        if self.units:
-            self._advance_units()
+        if self.flying is not None:
+            self._advance_units(self.flying)
 
     def _advance_prompt(self, prompt: Prompt) -> None:
         row, before = prompt.row, prompt.state
@@ -294,112 +212,65 @@ class Ticks:
         if after.loop == self.num_loops:
             self.read.append(prompt)
         elif prompt.judge is not None and prompt.judge.leaving(before, after) is not None:
-            row.cache.leave(after.tokens.span, after.loop)
+            row.cache.leave(after.tokens.span, after.loop, after.hidden.device)
             self.read.append(prompt)
         else:
             self.prompts.append(prompt)
 
-    def _advance_units(self) -> None:
-        before = self._entered()
+    def _advance_units(self, flying: Flying) -> None:
+        before, units = self._entered(flying), flying.units
         together: Together = before.tokens.cache  # pyright: ignore[reportAssignmentType]
         after = self.model.advance(before)
         together.ran()
-        self.state = replace(after, loop=0)
-        for at, unit in enumerate(self.units):
+        for at, unit in enumerate(units):
             unit.loop += 1
             if not isinstance(unit.row.scorer, PlainScorer):
                 unit.trail.append((after.hidden, at))
-        early = self._leaving(before, after)
-        gone = [at for at, unit in enumerate(self.units) if early[at] or unit.loop == self.num_loops]
-        if not gone:
-            return
-        for at in gone:
-            unit = self.units[at]
+        self.flying = flying = replace(flying, state=replace(after, loop=0))
+        early = self._leaving(flying, before, after)
+        gone = [at for at, unit in enumerate(units) if early[at] or unit.loop == self.num_loops]
+        for unit in [units[at] for at in gone]:
             if unit.loop < self.num_loops:
-                unit.row.cache.leave(unit.span, unit.loop)
-        left = set(gone)
-        units, state = [self.units[at] for at in gone], self.state
-        if len(left) < len(self.units):
-            state = state.keep(torch.tensor(gone, device=state.hidden.device))
-        self.arrived.append((units, state))
-        self._keep([at for at in range(len(self.units)) if at not in left])
+                unit.row.cache.leave(unit.span, unit.loop, after.hidden.device)
+        if (left := flying.keep(gone)) is not None:
+            self.arrived.append(left)
+            out = set(gone)
+            self.flying = self._bound(flying.keep([at for at in range(len(units)) if at not in out]))
 
-    def _entered(self) -> LoopState:
+    def _entered(self, flying: Flying) -> LoopState:
         """Make ready what the units see at the loop that comes: also of tokens that left before it."""
-        assert self.state is not None
-        unseen: list[Tensor | None] = []
-        for unit in self.units:
+        state, hidden_from = flying.state, {}
+        for at, unit in enumerate(flying.units):
             cache, loop = unit.row.cache, unit.loop + 1
             if cache.reach is not None and loop > 1:
                 cache.enter(unit.span, loop, self.model.loop_slots(loop), self.model.loop_slots(loop - 1))
             seen = cache.seen_at(loop)
-            unseen.append(None if seen is None else ~seen[0])
-        if all(each is None for each in unseen):
-            return self.state
-        together: Together = self.state.tokens.cache  # pyright: ignore[reportAssignmentType]
-        table = torch.zeros(len(unseen), max(together.columns) + 1, dtype=torch.bool, device=self.state.hidden.device)
-        for at, each in enumerate(unseen):
-            if each is not None:
-                table[at, : len(each)] = each
+            if seen is not None:
+                hidden_from[at] = ~seen[0]
+        if not hidden_from:
+            return state
+        together: Together = state.tokens.cache  # pyright: ignore[reportAssignmentType]
+        table = torch.zeros(len(flying.units), max(together.columns) + 1, dtype=torch.bool, device=state.hidden.device)
+        for at, columns in hidden_from.items():
+            table[at, : len(columns)] = columns
         together.hide(table)
-        return replace(self.state, tokens=replace(self.state.tokens, mask=together.mask))
+        return replace(state, tokens=replace(state.tokens, mask=together.mask))
 
-    def _leaving(self, before: LoopState, after: LoopState) -> list[bool]:
+    def _leaving(self, flying: Flying, before: LoopState, after: LoopState) -> list[bool]:
         """Which units' exit rules say that they leave."""
-        rules = [unit.row.method.exit for unit in self.units]
+        rules = [unit.row.method.exit for unit in flying.units]
         leaves = [False] * len(rules)
-        criteria = {rule.criterion for rule in rules if rule is not None}
-        for criterion in criteria:
-            if criterion == "gate":
-                assert self.staying is not None
-                stop = torch.sigmoid(self.model.gate_logits(after))[:, 0]  # pyright: ignore[reportCallIssue]
-                self.staying = self.staying.to(stop.dtype) * (1 - stop)
-                value = self.staying - 1
-            else:
-                value = relative_change(before.hidden, after.hidden)[:, 0]
+        for criterion in {rule.criterion for rule in rules if rule is not None}:
             limits = [0.0 if rule is None else rule.threshold for rule in rules]
-            limit = torch.tensor(limits, dtype=value.dtype, device=value.device)
-            reached = (1 - self.staying >= limit if criterion == "gate" else value < limit).tolist()  # pyright: ignore
+            if criterion == "gate":
+                stop = torch.sigmoid(wide(self.model.gate_logits(after)))[:, 0]  # pyright: ignore[reportCallIssue]
+                flying.staying = flying.staying * (1 - stop)
+                reached = 1 - flying.staying >= torch.tensor(limits, device=stop.device)
+            else:
+                change = relative_change(wide(before.hidden), wide(after.hidden))[:, 0]
+                reached = change < torch.tensor(limits, dtype=change.dtype, device=change.device)
+            said = reached.tolist()
             for at, rule in enumerate(rules):
-                if rule is not None and rule.criterion == criterion and self.units[at].loop >= rule.min_loops:
-                    leaves[at] = reached[at]
+                if rule is not None and rule.criterion == criterion and flying.units[at].loop >= rule.min_loops:
+                    leaves[at] = said[at]
         return leaves
-
-
-def _watch(row: Row, unit: Unit, rotary: Any, at: int) -> None:
-    """Let the text's scorer see the states that its token went through."""
-    tokens = Pass(unit.span, row.cache, None, rows_of(rotary, torch.tensor([at], device=unit.trail[0][0].device)))
-    for loop, (hidden, place) in enumerate(unit.trail, start=1):
-        row.scorer.watch(LoopState(hidden[place : place + 1], loop, tokens))
-
-
-def _without(part: tuple[list[Unit], LoopState], row: Row) -> tuple[list[Unit], LoopState] | None:
-    units, state = part
-    kept = [at for at, unit in enumerate(units) if unit.row is not row]
-    if len(kept) == len(units):
-        return part
-    return ([units[at] for at in kept], state.keep(torch.tensor(kept, device=state.hidden.device))) if kept else None
-
-
-def stacked(states: Sequence[LoopState]) -> LoopState:
-    """States [rows, 1, width] of different texts as one."""
-    if len(states) == 1:
-        return states[0]
-    first = states[0].tokens
-    tokens = replace(
-        first,
-        span=Span(sum(len(state.hidden) for state in states), 0, 1),
-        rotary=_stacked([state.tokens.rotary for state in states]),
-        injected=_stacked([state.tokens.injected for state in states]),
-        mask=None,
-    )
-    hidden, extra = (_stacked([getattr(state, name) for state in states]) for name in ("hidden", "extra"))
-    return LoopState(hidden, states[0].loop, tokens, extra)
-
-
-def _stacked(parts: Sequence[Any]) -> Any:
-    if parts[0] is None:
-        return None
-    if isinstance(parts[0], tuple):
-        return tuple(_stacked(each) for each in zip(*parts, strict=True))
-    return torch.cat(list(parts))

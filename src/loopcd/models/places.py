@@ -1,9 +1,9 @@
 """Room for the keys and values of several texts, each at a place of its own and as long as it is, not as long as the longest.
 
 A text has a `PlaceCache`, a cache of one row whose slots are views of the common storage: whatever works on one text works
-there. Texts that go on together, each at its own column and its own loop, are seen by the layers through a `Together`: it writes
-all their keys at once, and attends on views of the storage. Loops and places are one dimension of it, so texts at any loops whose
-numbers there are evenly spaced are one view; any two are.
+there. Texts that go on together, each at its own column and its own loop, are seen by the layers through a `Together`: it
+writes all their keys at once, and attends on views of the storage. Loops and places are one dimension of it, so texts at any
+loops whose numbers there are evenly spaced are one view; any two are.
 """
 
 from collections.abc import Sequence
@@ -143,6 +143,7 @@ class Together:
         self._written = torch.tensor(self.columns, device=device)
         self._groups: dict[bool, list[Group]] = {}
         self._slots: dict[int, TogetherSlot] = {}
+        self.remembered: Tensor | None = None  # token ids [members, 1], where the model wants them kept
         self.unseen: Tensor | None = None  # [members, columns] bool, that tokens which left early hide at this loop
         self._mask: Tensor | None = None
 
@@ -153,6 +154,10 @@ class Together:
 
     def seen_at(self, loop: int) -> None:
         return None
+
+    def remember(self, span: Span, input_ids: Tensor) -> None:
+        """Each text's own cache keeps them."""
+        self.remembered = input_ids
 
     def slot(self, index: int) -> "TogetherSlot":
         if index not in self._slots:

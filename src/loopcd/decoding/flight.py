@@ -1,0 +1,141 @@
+"""What is on its way in the engine of ticks: texts, the tokens of theirs that are in the loops, and prompts that are read."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from loopcd.decoding.engine import Engine
+from loopcd.decoding.exits import Judge
+from loopcd.decoding.loop import Job, Rows
+from loopcd.decoding.scoring import Scorer
+from loopcd.decoding.texts import Stopper
+from loopcd.models.places import PlaceCache, Places
+from loopcd.models.slots import Span
+from loopcd.models.stages import LoopState, Pass, rows_of
+
+if TYPE_CHECKING:
+    from loopcd.decoding.methods import Method
+
+
+class Row:
+    """A text: a job of one prompt, the method that continues it, and what was made so far."""
+
+    def __init__(self, method: "Method", job: Job) -> None:
+        self.method, self.job = method, job
+        self.tokens: list[int] = []
+        self.loops: list[int] = []
+        self.contested: list[bool] = []
+        self.touched: list[bool] = []
+        self.error: Exception | None = None
+
+    def take_place(self, places: Places, place: int) -> None:
+        exited = "last" if self.method.exit is None else self.method.exit.exited
+        self.place, self.cache = place, PlaceCache(places, place, exited, self.job.limit)
+        self.engine: Engine = replace(self.job, cache=self.cache).engine(self.method)
+        self.scorer: Scorer = self.method.scorer(self.engine, self.job.tokenizer)
+        self.stopper = Stopper(self.job.stopping, self.job.input_ids)
+        # the expert's best token may be all that is needed; but a coda of the amateur's own has to see every token
+        own_coda = getattr(self.method, "coda", None) == "own" and not self.job.model.pointwise_readout
+        self.simple = self.job.sampling.plain and not self.job.sampling.parts[0] and not own_coda
+
+    def add(self, token: int, loops: int, contested: bool, touched: bool) -> bool:
+        """Take the next token; whether the text ends by it."""
+        self.tokens.append(token)
+        self.loops.append(loops)
+        self.contested.append(contested)
+        self.touched.append(touched)
+        return self.stopper.add(0, token)
+
+    def rows(self) -> Rows:
+        """What was made, in the form of a batch of one row."""
+        lists = (self.tokens, [True] * len(self.tokens), self.loops, self.contested, self.touched)
+        return Rows(*(torch.tensor([each]) for each in lists))
+
+
+@dataclass(eq=False)
+class Unit:
+    """A token in flight: the last one of its text."""
+
+    row: Row
+    span: Span  # its column in the text's own cache
+    loop: int = 0  # loops that it has run
+    trail: list[tuple[Tensor, int]] = field(default_factory=list)  # the states after each loop, and which of them is its own
+
+    @property
+    def column(self) -> int:
+        return self.span.start
+
+
+@dataclass(eq=False)
+class Prompt:
+    """A prompt on its way through the loops."""
+
+    row: Row
+    state: LoopState
+    judge: Judge | None
+
+
+@dataclass(eq=False)
+class Flying:
+    """Tokens at whatever loops, and their states as one; it says loop 0, each unit knows its own."""
+
+    units: list[Unit]
+    state: LoopState  # [units, 1, width]
+    staying: Tensor  # [units], the exit gate's probability of still being in the loop
+
+    def keep(self, order: Sequence[int]) -> "Flying | None":
+        """Only these units, in this order."""
+        if not order:
+            return None
+        if list(order) == list(range(len(self.units))):
+            return self
+        index = torch.tensor(order, device=self.state.hidden.device)
+        return Flying([self.units[at] for at in order], self.state.keep(index), self.staying[index])
+
+    def without(self, row: Row) -> "Flying | None":
+        return self.keep([at for at, unit in enumerate(self.units) if unit.row is not row])
+
+
+def joined_flights(parts: Sequence[Flying], key: Callable[[Unit], Any]) -> Flying:
+    """All units of these, sorted by `key`."""
+    units = [unit for part in parts for unit in part.units]
+    whole = Flying(units, stacked([part.state for part in parts]), torch.cat([part.staying for part in parts]))
+    kept = whole.keep(sorted(range(len(units)), key=lambda at: key(units[at])))
+    assert kept is not None
+    return kept
+
+
+def stacked(states: Sequence[LoopState]) -> LoopState:
+    """States [rows, 1, width] of different texts as one."""
+    if len(states) == 1:
+        return states[0]
+    tokens = replace(
+        states[0].tokens,
+        span=Span(sum(len(state.hidden) for state in states), 0, 1),
+        rotary=_cat([state.tokens.rotary for state in states]),
+        injected=_cat([state.tokens.injected for state in states]),
+        mask=None,
+    )
+    hidden, extra = (_cat([getattr(state, name) for state in states]) for name in ("hidden", "extra"))
+    return LoopState(hidden, states[0].loop, tokens, extra)
+
+
+def _cat(parts: Sequence[Any]) -> Any:
+    if parts[0] is None:
+        return None
+    if isinstance(parts[0], tuple):
+        return tuple(_cat(each) for each in zip(*parts, strict=True))
+    return torch.cat(list(parts))
+
+
+def show_trail(unit: Unit, rotary: Any, at: int) -> None:
+    """Let the text's scorer see the states that its token went through; the positions are at `at` of `rotary`."""
+    if not unit.trail:
+        return
+    index = torch.tensor([at], device=unit.trail[0][0].device)
+    tokens = Pass(unit.span, unit.row.cache, None, rows_of(rotary, index))
+    for loop, (hidden, place) in enumerate(unit.trail, start=1):
+        unit.row.scorer.watch(LoopState(hidden[place : place + 1], loop, tokens))
