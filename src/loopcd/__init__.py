@@ -13,6 +13,7 @@ from loopcd.models.configs import HuginnConfig, NanbeigeConfig, OuroConfig, Parc
 if TYPE_CHECKING:
     from loopcd.decoding import (
         MTI,
+        Batch,
         EarlyExit,
         Generation,
         Greedy,
@@ -56,6 +57,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "MTI",
+    "Batch",
     "EarlyExit",
     "Generation",
     "Greedy",

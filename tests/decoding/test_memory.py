@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 import loopcd
-from loopcd.decoding.generate import _Request
+from loopcd.decoding.generate import Request
 from loopcd.models import cache_bytes, memory
 from tools import tiny_ouro
 
@@ -19,13 +19,13 @@ PROMPTS = ["one", "and two", "or three", "four", "but not five"]
 def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows of every batch that is begun."""
     seen: list[int] = []
-    job = _Request.job
+    job = Request.job
 
     def noted(self: Any, prompts: Any, numbers: Any) -> Any:
         seen.append(len(prompts))
         return job(self, prompts, numbers)
 
-    monkeypatch.setattr(_Request, "job", noted)
+    monkeypatch.setattr(Request, "job", noted)
     return seen
 
 

@@ -13,14 +13,17 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 
 from loopcd.decoding import checks
 from loopcd.decoding.chat import Messages, chat_ids, is_chat, text_ids, thinks, turn_ends
+from loopcd.decoding.flight import Row
 from loopcd.decoding.loop import Job, Rows, Sampling
 from loopcd.decoding.methods import Greedy, Method
 from loopcd.decoding.texts import Interruptible, StopTexts, TextPieces, pad_left, trim
+from loopcd.decoding.ticks import Ticks
 from loopcd.models.memory import rows_that_fit
 from loopcd.models.stages import LoopedModel
 
 Prompt = str | Sequence[int] | Messages
 log = logging.getLogger("loopcd")
+AHEAD = 8  # prompts that are taken on for each that is in memory: a text that ends gives its place to the next
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Generation:
 
 
 @dataclass(frozen=True)
-class Batch:
+class Made:
     """What was generated together, as a tracer gets it; lists of equal length."""
 
     model: LoopedModel
@@ -51,7 +54,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class _Request:
+class Request:
     """The arguments of a call, checked once."""
 
     model: LoopedModel
@@ -186,7 +189,7 @@ def generate(
     seed: int = 0,
     init_seed: int | None = None,
     batch_size: int = 8,
-    trace: Callable[[Batch], Sequence[Any] | None] | None = None,
+    trace: Callable[[Made], Sequence[Any] | None] | None = None,
     num_loops: int | None = None,
     numbers: Sequence[int] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -209,7 +212,7 @@ def generate(
         raise ValueError(f"trace={trace!r}: a function of a batch that gives its traces; loopcd.generate takes trace=True")
     checks.whole("batch_size", batch_size, 1)
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
-    request = _Request(model, tokenizer, method, max_new_tokens, stops, temperature, top_p, seed, init_seed, num_loops)
+    request = Request(model, tokenizer, method, max_new_tokens, stops, temperature, top_p, seed, init_seed, num_loops)
     single = isinstance(prompts, str) or is_chat(prompts)
     given: Any = [prompts] if single else prompts
     request = replace(request, chat=any(is_chat(prompt) for prompt in given), enable_thinking=enable_thinking)
@@ -218,11 +221,11 @@ def generate(
     if len(own) != len(encoded):
         raise ValueError(f"numbers has {len(own)} entries for {len(encoded)} prompts: one a prompt")
     made: dict[int, Generation] = {}
-    for batch in _batches(encoded, batch_size, request):
-        texts, seeds = _texts(request, [encoded[i] for i in batch], [own[i] for i in batch], interrupt)
+    for batch in _batches(encoded, batch_size if trace is not None else AHEAD * batch_size, batch_size, request):
+        texts, seeds = _texts(request, [encoded[i] for i in batch], [own[i] for i in batch], interrupt, batch_size)
         if trace is not None:
             traced = ([encoded[i] if is_chat(given[i]) else given[i] for i in batch], texts, [own[i] for i in batch], seeds)
-            traces = trace(Batch(model, tokenizer, method, num_loops, *traced)) or [None] * len(batch)
+            traces = trace(Made(model, tokenizer, method, num_loops, *traced)) or [None] * len(batch)
             texts = [replace(text, trace=each) for text, each in zip(texts, traces, strict=True)]
         made.update(zip(batch, texts, strict=True))
         if progress is not None:
@@ -230,10 +233,15 @@ def generate(
     return made[0] if single else [made[i] for i in range(len(encoded))]
 
 
-def _batches(encoded: list[list[int]], size: int, request: _Request) -> Iterator[list[int]]:
-    """Prompts by length, as many at a time as there is memory for; one that may reach the end of the context runs alone, so
-    that it cannot cut others short."""
+def _batches(encoded: list[list[int]], ahead: int, size: int, request: Request) -> Iterator[list[int]]:
+    """Prompts by length. Where rows need not keep step, `ahead` at a time, of which `size` are in memory, the longest first:
+    the last to end should not have begun last. Elsewhere as many as fit into memory; one that may reach the end of the context
+    runs alone there, so that it cannot cut others short."""
     order = sorted(range(len(encoded)), key=lambda i: len(encoded[i]))
+    if request.method.by_ticks:
+        order.reverse()
+        yield from (order[start : start + ahead] for start in range(0, len(order), ahead))
+        return
     fitting = [i for i in order if len(encoded[i]) + request.max_new_tokens <= request.room]
     left = fitting
     while left:
@@ -248,26 +256,50 @@ _ran_out: "WeakKeyDictionary[LoopedModel, int]" = WeakKeyDictionary()  # texts a
 
 
 def _texts(
-    request: _Request, prompts: Sequence[Sequence[int]], numbers: Sequence[int], interrupt: Any
+    request: Request, prompts: Sequence[Sequence[int]], numbers: Sequence[int], interrupt: Any, size: int
 ) -> tuple[list[Generation], list[Any]]:
-    """What is made of these prompts together, and the seeds of their initial states; in two halves where memory runs out."""
-    job = request.job(prompts, numbers)
-    if interrupt is not None:
-        job.stopping.append(Interruptible(interrupt))
+    """What is made of these prompts, `size` together, and the seeds of their initial states; fewer where memory runs out."""
+    size, ticks = min(size, len(prompts)), request.method.by_ticks and len(prompts) > 1
     try:
-        rows = request.method.rows(job)
+        if ticks:
+            return _by_ticks(request, prompts, numbers, interrupt, size), [request.init_seed] * len(prompts)
+        rows = request.method.rows(_interrupted(request.job(prompts, numbers), interrupt))
         made = [request.generation(rows, row) for row in range(len(prompts))]
         return made, rows.init_seeds or [request.init_seed] * len(prompts)
     except torch.OutOfMemoryError:
-        if len(prompts) == 1 or request.model in _ran_out:  # once is bad luck, twice is a wrong setting
+        if size == 1 or request.model in _ran_out:  # once is bad luck, twice is a wrong setting
             raise
-    half = (len(prompts) + 1) // 2
+    half = (size + 1) // 2
     _ran_out[request.model] = half
-    log.warning("out of memory with %d texts at once: going on with %d, nothing is lost", len(prompts), half)
+    log.warning("out of memory with %d texts at once: going on with %d, nothing is lost", size, half)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    parts = [_texts(request, prompts[at], numbers[at], interrupt) for at in (slice(half), slice(half, None))]
+    if ticks:
+        return _texts(request, prompts, numbers, interrupt, half)
+    parts = [_texts(request, prompts[at], numbers[at], interrupt, half) for at in (slice(half), slice(half, None))]
     return parts[0][0] + parts[1][0], parts[0][1] + parts[1][1]
+
+
+def _by_ticks(
+    request: Request, prompts: Sequence[Sequence[int]], numbers: Sequence[int], interrupt: Any, size: int
+) -> list[Generation]:
+    ticks = Ticks(request.model, request.rows_at_once(max(map(len, prompts)), size), request.num_loops)
+    rows = [
+        Row(request.method, _interrupted(request.job([each], [at]), interrupt))
+        for each, at in zip(prompts, numbers, strict=True)
+    ]
+    for row in rows:
+        ticks.add(row)
+    for row in ticks.run():
+        if row.error is not None:
+            raise row.error
+    return [request.generation(row.rows(), 0) for row in rows]
+
+
+def _interrupted(job: Job, interrupt: Any) -> Job:
+    if interrupt is not None:
+        job.stopping.append(Interruptible(interrupt))
+    return job
 
 
 def stream(
@@ -287,7 +319,7 @@ def stream(
 ) -> Iterator[str]:
     """The text of `generate`, piece by piece as it is made; together the pieces are that text."""
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
-    request = _Request(model, tokenizer, method, max_new_tokens, stops, temperature, top_p, seed, init_seed, num_loops)
+    request = Request(model, tokenizer, method, max_new_tokens, stops, temperature, top_p, seed, init_seed, num_loops)
     if tokenizer is None:
         raise ValueError("stream yields text, but the model came without a tokenizer")
     method.check(model, num_loops, tokenizer)
@@ -318,7 +350,7 @@ def stream_tokens(
 ) -> Iterator[tuple[int, int]]:
     """The tokens of `generate` at temperature 0 as they are made, each with the loops that were run for it."""
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
-    request = _Request(model, tokenizer, method, max_new_tokens, stops, 0.0, 1.0, 0, None, num_loops)
+    request = Request(model, tokenizer, method, max_new_tokens, stops, 0.0, 1.0, 0, None, num_loops)
     method.check(model, num_loops, tokenizer)
     made = method.steps(request.job([request.encode(prompt, "prompt")], [0]))
     return ((int(step.tokens[0]), int(step.loops[0])) for step in made if bool(step.going[0]))

@@ -35,6 +35,12 @@ class Method:
     draft: SelfDraft | None = field(default=None, kw_only=True)
 
     can_draft: ClassVar[bool] = False
+    chooses_tokens: ClassVar[bool] = True  # False where whole texts are chosen
+
+    @property
+    def by_ticks(self) -> bool:
+        """Whether texts go on each at its own loop; a draft's rounds are of a fixed batch."""
+        return self.chooses_tokens and self.draft is None
 
     def __post_init__(self) -> None:
         checked_draft(self.draft, self.can_draft, type(self).__name__, [] if self.exit is None else [f"exit={self.exit!r}"])

@@ -33,6 +33,8 @@ class SelfEval(Method):
     seed: int = field(default=0, kw_only=True)
     question: Callable[[str], str] | None = field(default=None, kw_only=True)
 
+    chooses_tokens = False
+
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.whole("candidates", self.candidates, 1)

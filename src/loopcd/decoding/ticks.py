@@ -63,6 +63,11 @@ class Ticks:
         self.flying = None if self.flying is None else self._bound(self.flying.without(row))
         heapq.heappush(self.free, row.place)
 
+    def __contains__(self, row: Row) -> bool:
+        inside = [each.row for each in (*self.prompts, *self.read)]
+        flights = [*self.arrived, *([] if self.flying is None else [self.flying])]
+        return row in self.waiting or row in inside or any(unit.row is row for each in flights for unit in each.units)
+
     @property
     def busy(self) -> bool:
         return bool(self.waiting or self.prompts or self.flying or self.arrived or self.read)

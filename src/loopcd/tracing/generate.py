@@ -5,7 +5,7 @@ from functools import wraps
 from typing import Any
 
 from loopcd.decoding import LoopCD, Method
-from loopcd.decoding.generate import Batch
+from loopcd.decoding.generate import Made
 from loopcd.decoding.generate import generate as generate_texts
 from loopcd.models.stages import Coda
 from loopcd.tracing.files import TraceWriter
@@ -23,7 +23,7 @@ def generate(*args: Any, trace: bool | TraceWriter = False, **options: Any) -> A
     return generate_texts(*args, trace=trace_made if trace else None, **options)
 
 
-def trace_made(batch: Batch) -> list[LoopTrace]:
+def trace_made(batch: Made) -> list[LoopTrace]:
     """The traces of what was generated together."""
     method = batch.method
     amateur, strength = None, None
@@ -40,7 +40,7 @@ def trace_made(batch: Batch) -> list[LoopTrace]:
     return trace_batch(batch.model, batch.tokenizer, items, setting)
 
 
-def _write(writer: TraceWriter, batch: Batch) -> None:
+def _write(writer: TraceWriter, batch: Made) -> None:
     for trace in trace_made(batch):
         writer.add(trace)
 

@@ -1,0 +1,74 @@
+"""`loopcd.Batch`: prompts from anywhere, texts as they end, each as it is alone."""
+
+from threading import Thread
+
+import pytest
+import torch
+
+import loopcd
+from loopcd.decoding.batch import Handle
+from loopcd.models import LoopedModel
+
+METHOD = loopcd.LoopCD(1, 0.5, 0.05)
+
+
+def alone(model: LoopedModel, prompt: list[int], **options: object) -> list[int]:
+    return loopcd.generate(model, None, [prompt], METHOD, **options)[0].token_ids
+
+
+def test_texts_come_as_they_end(own_model: LoopedModel) -> None:
+    batch = loopcd.Batch(own_model, rows=2)
+    handles = [batch.submit([5, 6, 7 + at], METHOD, max_new_tokens=length) for at, length in enumerate((12, 3, 2, 4))]
+    came = list(batch)
+    assert set(came) == set(handles) and came[-1] is handles[0] and len(batch) == 0
+    for at, (handle, length) in enumerate(zip(handles, (12, 3, 2, 4), strict=True)):
+        assert handle.result().token_ids == alone(own_model, [5, 6, 7 + at], max_new_tokens=length)
+        assert handle.ended in ("length", "stop")
+
+
+def test_prompts_from_several_threads(huginn: LoopedModel) -> None:
+    batch, made = loopcd.Batch(huginn, rows=3), {}
+
+    def ask(number: int) -> None:
+        handle = batch.submit([9, number], METHOD, max_new_tokens=5, temperature=1.0, number=number)
+        made[number] = handle.result().token_ids
+
+    threads = [Thread(target=ask, args=(number,)) for number in range(3, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    options = {"max_new_tokens": 5, "temperature": 1.0}
+    assert made == {number: alone(huginn, [9, number], **options, numbers=[number]) for number in range(3, 9)}
+
+
+def test_one_is_cancelled_in_the_middle(ouro: LoopedModel) -> None:
+    batch = loopcd.Batch(ouro, rows=2)
+    handles = [batch.submit([4, at], METHOD, max_new_tokens=6) for at in range(5, 9)]
+    came: list[Handle] = []
+    for handle in batch:
+        came.append(handle)
+        if len(came) == 1:
+            assert handles[2].cancel() and not handle.cancel()
+    assert set(came) == {handles[0], handles[1], handles[3]} and handles[2].ended == "cancelled"
+    assert [each.result().token_ids for each in came] == [alone(ouro, list(each.prompt), max_new_tokens=6) for each in came]
+    with pytest.raises(ValueError, match="cancelled"):
+        handles[2].result()
+
+
+def test_one_that_runs_out_of_context_says_so_and_disturbs_no_other(own_model: LoopedModel) -> None:
+    batch = loopcd.Batch(own_model, rows=2)
+    generator = torch.Generator().manual_seed(1)
+    long = torch.randint(3, 200, (own_model.max_context - 4,), generator=generator).tolist()
+    full, other = batch.submit(long, METHOD), batch.submit([5, 6], METHOD, max_new_tokens=8)
+    list(batch)
+    assert full.ended == "context" and len(full.token_ids) == 4 and full.result().finish_reason == "length"
+    assert other.result().token_ids == alone(own_model, [5, 6], max_new_tokens=8)
+
+
+def test_what_cannot_go_on_together_is_refused(huginn: LoopedModel) -> None:
+    batch = loopcd.Batch(huginn)
+    with pytest.raises(ValueError, match="without a draft"):
+        batch.submit([3], loopcd.Greedy(draft=loopcd.SelfDraft()))
+    with pytest.raises(ValueError, match="rows=0"):
+        loopcd.Batch(huginn, rows=0)

@@ -1,0 +1,143 @@
+"""Texts that go on together, each at its own loop, get the tokens that they get alone."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from transformers.generation.logits_process import LogitsProcessorList, NoRepeatNGramLogitsProcessor
+
+import loopcd
+from loopcd.decoding.flight import Row
+from loopcd.decoding.generate import Request
+from loopcd.decoding.loop import Sampling
+from loopcd.decoding.ticks import Ticks
+from loopcd.models import LoopedModel
+
+EARLY = loopcd.EarlyExit(0.9, min_loops=2)
+METHODS = [
+    loopcd.Greedy(),
+    loopcd.Greedy(exit=EARLY),
+    loopcd.Greedy(exit=replace(EARLY, exited="skip")),
+    loopcd.LoopCD(1, 0.5, 0.05),
+    loopcd.LoopCD(1, 0.5, 0.05, exit=EARLY),
+    loopcd.LoopCD(1, 0.5, 0.05, coda="own"),
+    loopcd.LoopCD("auto", 0.5, 0.05),
+    loopcd.LoopGuidance(),
+    loopcd.NoiseCD(plausibility=0.01),
+]
+
+
+def prompts(model: LoopedModel, count: int = 7) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(3)
+    lengths = torch.randint(1, 14, (count,), generator=generator).tolist()
+    return [torch.randint(3, model.config.vocab_size, (length,), generator=generator).tolist() for length in lengths]
+
+
+def rows_of(model: LoopedModel, method: Any, sampling: Sampling | None = None, **options: Any) -> list[Row]:
+    settings = {"temperature": 0.0, "init_seed": None, "num_loops": None, **options}
+    made = []
+    for number, prompt in enumerate(prompts(model)):
+        request = Request(model, None, method, 4 + 3 * (number % 3), (), top_p=1.0, seed=0, **settings)
+        job = request.job([prompt], [number])
+        made.append(Row(method, job if sampling is None else replace(job, sampling=sampling)))
+    return made
+
+
+def together(rows: list[Row], at_once: int = 3) -> Ticks:
+    ticks = Ticks(rows[0].job.model, at_once)
+    for row in rows:
+        ticks.add(row)
+    for row in ticks.run():
+        assert row.error is None
+    return ticks
+
+
+def alone(rows: list[Row]) -> list[tuple[list[int], list[int], list[bool], list[bool]]]:
+    made = [row.method.rows(row.job) for row in rows]
+    return [tuple(getattr(each, name)[0].tolist() for name in ("tokens", "loops", "contested", "touched")) for each in made]
+
+
+def told(rows: list[Row]) -> list[tuple[list[int], list[int], list[bool], list[bool]]]:
+    return [(row.tokens, row.loops, row.contested, row.touched) for row in rows]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=repr)
+def test_together_as_alone(model: LoopedModel, method: Any) -> None:
+    rows = rows_of(model, method)
+    together(rows)
+    assert told(rows) == alone(rows_of(model, method))
+
+
+@pytest.mark.parametrize("exited", ["last", "skip"])
+def test_the_gate_lets_tokens_leave_at_different_loops(ouro: LoopedModel, exited: Any) -> None:
+    method = loopcd.LoopCD(1, 0.5, 0.05, exit=loopcd.EarlyExit(0.6, min_loops=2, criterion="gate", exited=exited))
+    rows = rows_of(ouro, method)
+    ticks = together(rows)
+    assert told(rows) == alone(rows_of(ouro, method))
+    assert len({loop for row in rows for loop in row.loops}) > 1
+    assert ticks.ticks < ouro.num_loops * sum(len(row.tokens) for row in rows)
+
+
+def test_draws_follow_from_each_row_s_own_seed(model: LoopedModel) -> None:
+    method = loopcd.LoopCD(1, 0.5, 0.05)
+    rows = rows_of(model, method, temperature=1.0)
+    together(rows)
+    assert told(rows) == alone(rows_of(model, method, temperature=1.0))
+
+
+def test_a_drawn_initial_state(huginn: LoopedModel) -> None:
+    rows = rows_of(huginn, loopcd.Greedy(), init_seed=4)
+    together(rows)
+    assert told(rows) == alone(rows_of(huginn, loopcd.Greedy(), init_seed=4))
+
+
+def test_processors_see_each_row_s_own_text(own_model: LoopedModel) -> None:
+    sampling = Sampling(processors=LogitsProcessorList([NoRepeatNGramLogitsProcessor(1)]))
+    rows = rows_of(own_model, loopcd.LoopCD(1, 0.5, 0.05), sampling)
+    together(rows)
+    assert told(rows) == alone(rows_of(own_model, loopcd.LoopCD(1, 0.5, 0.05), sampling))
+    assert all(len(set(row.tokens)) == len(row.tokens) for row in rows)
+
+
+def test_rows_of_different_methods_go_together(own_model: LoopedModel) -> None:
+    methods = [loopcd.Greedy(), loopcd.LoopCD(1, 0.5, 0.05, exit=EARLY), loopcd.NoiseCD()]
+    mixed = [rows_of(own_model, methods[at % 3])[at] for at in range(7)]
+    together(mixed)
+    assert told(mixed) == [alone(rows_of(own_model, methods[at % 3]))[at] for at in range(7)]
+
+
+@pytest.mark.parametrize("after", [0, 1, 3, 6])
+def test_a_row_that_is_dropped_disturbs_no_other(own_model: LoopedModel, after: int) -> None:
+    method = loopcd.LoopCD(1, 0.5, 0.05, exit=EARLY)
+    rows, wanted = rows_of(own_model, method), alone(rows_of(own_model, method))
+    ticks = Ticks(own_model, 3)
+    for row in rows:
+        ticks.add(row)
+    for _ in range(after):
+        ticks.step()
+    ticks.drop(rows[1])
+    ticks.drop(rows[-1])  # it is still waiting
+    list(ticks.run())
+    assert [each for at, each in enumerate(told(rows)) if at not in (1, 6)] == [
+        each for at, each in enumerate(wanted) if at not in (1, 6)
+    ]
+    assert sorted(ticks.free) == [0, 1, 2] and len(rows[1].tokens) < len(wanted[1][0])
+
+
+def test_one_row_s_trouble_is_no_other_s(huginn: LoopedModel) -> None:
+    banned = Sampling(processors=LogitsProcessorList([lambda text, scores: scores * float("nan")]))
+    rows = rows_of(huginn, loopcd.Greedy())
+    rows[2] = Row(rows[2].method, replace(rows[2].job, sampling=replace(banned, processors=LogitsProcessorList([_refuse]))))
+    ticks = Ticks(huginn, 3)
+    for row in rows:
+        ticks.add(row)
+    list(ticks.run())
+    assert isinstance(rows[2].error, ArithmeticError)
+    assert [each for at, each in enumerate(told(rows)) if at != 2] == [
+        each for at, each in enumerate(alone(rows_of(huginn, loopcd.Greedy()))) if at != 2
+    ]
+
+
+def _refuse(text: Any, scores: Any) -> Any:
+    raise ArithmeticError("no")
