@@ -9,9 +9,11 @@ from transformers import PreTrainedTokenizerFast
 
 import loopcd
 from loopcd.decoding.generate import Request
+from loopcd.decoding.ticks import Ticks
 from loopcd.models import cache_bytes, memory
 from tools import tiny_ouro
 
+FIXED = loopcd.Greedy(draft=loopcd.SelfDraft(1, 2))  # whose rows keep step
 PROMPTS = ["one", "and two", "or three", "four", "but not five"]
 
 
@@ -33,10 +35,10 @@ def test_a_batch_is_as_large_as_memory_allows(
     tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch, sizes: list[int]
 ) -> None:
     model = tiny_ouro()
-    wanted = loopcd.generate(model, tokenizer, PROMPTS, max_new_tokens=6)
+    wanted = loopcd.generate(model, tokenizer, PROMPTS, FIXED, max_new_tokens=6)
     room = int(2.5 * cache_bytes(model, max(map(len, PROMPTS)) + 6) / 0.9)
     monkeypatch.setattr(memory, "free_bytes", lambda device: room)
-    assert loopcd.generate(model, tokenizer, PROMPTS, max_new_tokens=6) == wanted
+    assert loopcd.generate(model, tokenizer, PROMPTS, FIXED, max_new_tokens=6) == wanted
     assert sizes[0] == 5
     assert sum(sizes[1:]) == 5 and max(sizes[1:]) < 5 and sizes[-1] <= 2
 
@@ -48,7 +50,7 @@ def test_out_of_memory_halves_the_batch_once(
     sizes: list[int],
 ) -> None:
     model, rows, most = tiny_ouro(), loopcd.Greedy.rows, 3
-    wanted = loopcd.generate(model, tokenizer, PROMPTS, max_new_tokens=6)
+    wanted = loopcd.generate(model, tokenizer, PROMPTS, FIXED, max_new_tokens=6)
 
     def limited(self: Any, job: Any, on_step: Any = None) -> Any:
         if len(job.input_ids) > most:
@@ -57,10 +59,31 @@ def test_out_of_memory_halves_the_batch_once(
 
     monkeypatch.setattr(loopcd.Greedy, "rows", limited)
     with caplog.at_level(logging.WARNING, "loopcd"):
-        assert loopcd.generate(model, tokenizer, PROMPTS, max_new_tokens=6) == wanted
+        assert loopcd.generate(model, tokenizer, PROMPTS, FIXED, max_new_tokens=6) == wanted
     assert "out of memory with 5 texts at once: going on with 3" in caplog.text
-    assert loopcd.generate(model, tokenizer, PROMPTS, max_new_tokens=6) == wanted
+    assert loopcd.generate(model, tokenizer, PROMPTS, FIXED, max_new_tokens=6) == wanted
     assert sizes == [5, 5, 3, 2, 3, 2]  # the second call begins with what went well
     most = 1
     with pytest.raises(torch.OutOfMemoryError):
-        loopcd.generate(model, tokenizer, PROMPTS, max_new_tokens=6)
+        loopcd.generate(model, tokenizer, PROMPTS, FIXED, max_new_tokens=6)
+
+
+def test_places_are_as_many_as_memory_allows(tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, step, seen, most = tiny_ouro(), Ticks.step, [], 5
+
+    def limited(self: Ticks) -> Any:
+        seen.append(self.places.rows)
+        if self.places.rows > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return step(self)
+
+    monkeypatch.setattr(Ticks, "step", limited)
+    wanted = loopcd.generate(model, tokenizer, PROMPTS, max_new_tokens=6)
+    assert set(seen) == {5}
+    most = 3
+    assert loopcd.generate(model, tokenizer, PROMPTS, max_new_tokens=6) == wanted
+    assert set(seen) == {5, 3}
+    room = int(2.5 * cache_bytes(model, max(map(len, PROMPTS)) + 6) / 0.9)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: room)
+    assert loopcd.generate(model, tokenizer, PROMPTS, max_new_tokens=6) == wanted
+    assert seen[-1] < 3

@@ -125,7 +125,7 @@ class Ticks:
             positions = torch.tensor([[unit.column] for unit in units], device=self.model.device)
             told = {} if seed is None else {"init_seed": seed}
             state = self.model.begin(tokens, together, position_ids=positions, **told)  # pyright: ignore[reportArgumentType]
-            if together.remembered is not None:
+            if together.ids is not None:
                 for unit, token in zip(units, tokens, strict=True):
                     unit.row.cache.remember(unit.span, token[None])
             begun = Flying(units, state, torch.ones(len(units), device=state.hidden.device))

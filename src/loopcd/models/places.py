@@ -143,7 +143,7 @@ class Together:
         self._written = torch.tensor(self.columns, device=device)
         self._groups: dict[bool, list[Group]] = {}
         self._slots: dict[int, TogetherSlot] = {}
-        self.remembered: Tensor | None = None  # token ids [members, 1], where the model wants them kept
+        self.ids: Tensor | None = None  # token ids [members, 1], where the model wants them kept
         self.unseen: Tensor | None = None  # [members, columns] bool, that tokens which left early hide at this loop
         self._mask: Tensor | None = None
 
@@ -157,7 +157,7 @@ class Together:
 
     def remember(self, span: Span, input_ids: Tensor) -> None:
         """Each text's own cache keeps them."""
-        self.remembered = input_ids
+        self.ids = input_ids
 
     def slot(self, index: int) -> "TogetherSlot":
         if index not in self._slots:
