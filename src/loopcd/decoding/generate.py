@@ -221,15 +221,19 @@ def generate(
     if len(own) != len(encoded):
         raise ValueError(f"numbers has {len(own)} entries for {len(encoded)} prompts: one a prompt")
     made: dict[int, Generation] = {}
+
+    def ended(more: int) -> None:
+        if progress is not None and (trace is None or not more):  # a text that is to be traced is not ready before that
+            progress(len(made) + more, len(encoded))
+
     for batch in _batches(encoded, batch_size if trace is not None else AHEAD * batch_size, batch_size, request):
-        texts, seeds = _texts(request, [encoded[i] for i in batch], [own[i] for i in batch], interrupt, batch_size)
+        texts, seeds = _texts(request, [encoded[i] for i in batch], [own[i] for i in batch], interrupt, batch_size, ended)
         if trace is not None:
             traced = ([encoded[i] if is_chat(given[i]) else given[i] for i in batch], texts, [own[i] for i in batch], seeds)
             traces = trace(Made(model, tokenizer, method, num_loops, *traced)) or [None] * len(batch)
             texts = [replace(text, trace=each) for text, each in zip(texts, traces, strict=True)]
         made.update(zip(batch, texts, strict=True))
-        if progress is not None:
-            progress(len(made), len(encoded))
+        ended(0)
     return made[0] if single else [made[i] for i in range(len(encoded))]
 
 
@@ -256,13 +260,13 @@ _ran_out: "WeakKeyDictionary[LoopedModel, int]" = WeakKeyDictionary()  # texts a
 
 
 def _texts(
-    request: Request, prompts: Sequence[Sequence[int]], numbers: Sequence[int], interrupt: Any, size: int
+    request: Request, prompts: Sequence[Sequence[int]], numbers: Sequence[int], interrupt: Any, size: int, ended: Any
 ) -> tuple[list[Generation], list[Any]]:
     """What is made of these prompts, `size` together, and the seeds of their initial states; fewer where memory runs out."""
     size, ticks = min(size, len(prompts)), request.method.by_ticks and len(prompts) > 1
     try:
         if ticks:
-            return _by_ticks(request, prompts, numbers, interrupt, size), [request.init_seed] * len(prompts)
+            return _by_ticks(request, prompts, numbers, interrupt, size, ended), [request.init_seed] * len(prompts)
         rows = request.method.rows(_interrupted(request.job(prompts, numbers), interrupt))
         made = [request.generation(rows, row) for row in range(len(prompts))]
         return made, rows.init_seeds or [request.init_seed] * len(prompts)
@@ -275,13 +279,13 @@ def _texts(
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     if ticks:
-        return _texts(request, prompts, numbers, interrupt, half)
-    parts = [_texts(request, prompts[at], numbers[at], interrupt, half) for at in (slice(half), slice(half, None))]
+        return _texts(request, prompts, numbers, interrupt, half, ended)
+    parts = [_texts(request, prompts[at], numbers[at], interrupt, half, ended) for at in (slice(half), slice(half, None))]
     return parts[0][0] + parts[1][0], parts[0][1] + parts[1][1]
 
 
 def _by_ticks(
-    request: Request, prompts: Sequence[Sequence[int]], numbers: Sequence[int], interrupt: Any, size: int
+    request: Request, prompts: Sequence[Sequence[int]], numbers: Sequence[int], interrupt: Any, size: int, ended: Any
 ) -> list[Generation]:
     ticks = Ticks(request.model, request.rows_at_once(max(map(len, prompts)), size), request.num_loops)
     rows = [
@@ -290,9 +294,11 @@ def _by_ticks(
     ]
     for row in rows:
         ticks.add(row)
-    for row in ticks.run():
+    for count, row in enumerate(ticks.run(), start=1):
         if row.error is not None:
             raise row.error
+        if count < len(rows):
+            ended(count)
     return [request.generation(row.rows(), 0) for row in rows]
 
 
