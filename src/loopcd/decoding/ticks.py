@@ -119,7 +119,7 @@ class Ticks:
         for row in sorted(rows, key=lambda row: row.place):
             by_seed.setdefault(row.job.init_seed, []).append(row)
         for seed, some in by_seed.items():
-            units = [Unit(row, row.cache.open(1, 1)) for row in some]
+            units = [Unit(row, row.cache.open(1, 1, device=self.model.device)) for row in some]
             together = self._together(units)
             tokens = torch.tensor([[row.tokens[-1]] for row in some], device=self.model.device)
             positions = torch.tensor([[unit.column] for unit in units], device=self.model.device)

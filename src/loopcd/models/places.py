@@ -149,7 +149,7 @@ class Together:
 
     # -- what the stages ask of a cache -------------------------------------------------------------------------------
 
-    def open(self, batch: int, time: int, padding: Tensor | None = None) -> Span:
+    def open(self, batch: int, time: int, padding: Tensor | None = None, device: Any = None) -> Span:
         return Span(batch, 0, time)
 
     def seen_at(self, loop: int) -> None:
