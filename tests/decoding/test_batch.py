@@ -1,6 +1,7 @@
 """`loopcd.Batch`: prompts from anywhere, texts as they end, each as it is alone."""
 
 from threading import Thread
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from loopcd.models import LoopedModel
 METHOD = loopcd.LoopCD(1, 0.5, 0.05)
 
 
-def alone(model: LoopedModel, prompt: list[int], **options: object) -> list[int]:
+def alone(model: LoopedModel, prompt: Any, **options: Any) -> list[int]:
     return loopcd.generate(model, None, [prompt], METHOD, **options)[0].token_ids
 
 
@@ -68,7 +69,7 @@ def test_one_that_runs_out_of_context_says_so_and_disturbs_no_other(own_model: L
 
 def test_what_cannot_go_on_together_is_refused(huginn: LoopedModel) -> None:
     batch = loopcd.Batch(huginn)
-    with pytest.raises(ValueError, match="without a draft"):
+    with pytest.raises(ValueError, match="undrafted"):
         batch.submit([3], loopcd.Greedy(draft=loopcd.SelfDraft()))
     with pytest.raises(ValueError, match="rows=0"):
         loopcd.Batch(huginn, rows=0)

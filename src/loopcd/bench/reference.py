@@ -14,6 +14,7 @@ from typing import Any
 from loopcd.bench import reference_worker
 from loopcd.bench.subjects import huginn_medium, ouro_medium
 from loopcd.bench.timing import Spread
+from loopcd.tracing.writing import write_whole
 
 MAKERS = {
     "huginn": lambda: huginn_medium(n_layers=8, tie_embeddings=True, tie_word_embeddings=True),
@@ -92,7 +93,7 @@ def _as_public(path: Path) -> None:
     fields = json.loads(path.read_text())
     if "tie_embeddings" in fields:
         fields.pop("tie_word_embeddings", None)
-        path.write_text(json.dumps(fields))
+        write_whole(path, json.dumps(fields))
 
 
 def _compare(ours: Worker, public: Worker, context: int, rounds: int, tokens: int) -> dict[str, Any]:

@@ -87,8 +87,10 @@ class Batch:
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         drawn = (max_new_tokens, stops, temperature, top_p, seed, init_seed, self.num_loops)
         request = Request(self.model, self.tokenizer, method, *drawn, chat=is_chat(prompt))
-        if not method.by_ticks:
-            raise ValueError(f"method={method!r}: a Batch takes methods that choose token by token, without a draft")
+        if not request.by_ticks:
+            raise ValueError(
+                f"method={method!r}: a Batch takes methods that choose token by token, undrafted, and a model on one device"
+            )
         method.check(self.model, self.num_loops, self.tokenizer)
         ids = request.encode(prompt, "prompt")
         with self._changed:

@@ -51,8 +51,10 @@ class Row:
 
     def rows(self) -> Rows:
         """What was made, in the form of a batch of one row."""
-        lists = (self.tokens, [True] * len(self.tokens), self.loops, self.contested, self.touched)
-        return Rows(*(torch.tensor([each]) for each in lists))
+        tokens, loops, contested, touched = (
+            torch.tensor([each]) for each in (self.tokens, self.loops, self.contested, self.touched)
+        )
+        return Rows(tokens, torch.ones_like(tokens, dtype=torch.bool), loops, contested, touched)
 
 
 @dataclass(eq=False)

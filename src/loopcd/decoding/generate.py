@@ -102,6 +102,11 @@ class Request:
         return ids
 
     @property
+    def by_ticks(self) -> bool:
+        """Whether texts go on each at its own loop, which needs a method for it and a model on one device."""
+        return self.method.by_ticks and len({weight.device for weight in self.model.parameters()}) == 1
+
+    @property
     def room(self) -> int:
         return self.model.max_context - self.method.reserve(self.tokenizer)
 
@@ -242,7 +247,7 @@ def _batches(encoded: list[list[int]], ahead: int, size: int, request: Request) 
     the last to end should not have begun last. Elsewhere as many as fit into memory; one that may reach the end of the context
     runs alone there, so that it cannot cut others short."""
     order = sorted(range(len(encoded)), key=lambda i: len(encoded[i]))
-    if request.method.by_ticks:
+    if request.by_ticks:
         order.reverse()
         yield from (order[start : start + ahead] for start in range(0, len(order), ahead))
         return
@@ -263,7 +268,7 @@ def _texts(
     request: Request, prompts: Sequence[Sequence[int]], numbers: Sequence[int], interrupt: Any, size: int, ended: Any
 ) -> tuple[list[Generation], list[Any]]:
     """What is made of these prompts, `size` together, and the seeds of their initial states; fewer where memory runs out."""
-    size, ticks = min(size, len(prompts)), request.method.by_ticks and len(prompts) > 1
+    size, ticks = min(size, len(prompts)), request.by_ticks and len(prompts) > 1
     try:
         if ticks:
             return _by_ticks(request, prompts, numbers, interrupt, size, ended), [request.init_seed] * len(prompts)

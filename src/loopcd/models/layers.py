@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from loopcd.models.layout import together
-from loopcd.models.slots import Slot, Span
+from loopcd.models.slots import Span
 
 
 class RMSNorm(nn.Module):
@@ -160,7 +160,7 @@ class LoopedLayer(nn.Module):
         x: Tensor,
         rotary: tuple[Tensor, Tensor],
         mask: Tensor | None,
-        slot: Slot | None,
+        slot: Any,
         span: Span,
         last: bool = False,
     ) -> Tensor:

@@ -53,7 +53,7 @@ def _usual(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN may be called: nobody needs a gradient, another dtype or a traced graph."""
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
         return False
-    return x.is_cpu and x.dtype == weight.dtype and x.numel() > 0
+    return x.is_cpu and x.dtype == weight.dtype and x.dtype in (torch.float32, torch.bfloat16) and x.numel() > 0
 
 
 class LaidOutLinear(nn.Linear):
