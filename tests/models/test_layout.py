@@ -13,8 +13,9 @@ import loopcd
 from family import PROPERTIES
 from loopcd.models import LoopedModel, layout
 from loopcd.models.layout import LaidOutLinear, Layout, lay_out, together
-from tools import MAKERS, assert_close, logits_of, random_ids, save_model, tiny_huginn, tiny_ouro
+from tools import LATER, MAKERS, assert_close, logits_of, random_ids, save_model, tiny_huginn, tiny_ouro
 
+FAMILIES = {**MAKERS, **LATER}
 EVERYTHING = Layout(columns=True, one=True, few=True, many=True)
 
 
@@ -34,9 +35,9 @@ def wanted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> L
     return request.param
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_same_numbers_names_and_files(name: str, wanted: Layout, tmp_path: Path) -> None:
-    plain = MAKERS[name]()
+    plain = FAMILIES[name]()
     model = copy.deepcopy(plain)
     lay_out(model)
     ids = random_ids(2, 20)
@@ -54,7 +55,7 @@ def test_same_numbers_names_and_files(name: str, wanted: Layout, tmp_path: Path)
 @pytest.mark.parametrize("name", ["huginn", "ouro", "parcae"])
 def test_family_properties_hold(name: str, check: str, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen(monkeypatch, EVERYTHING)
-    model = MAKERS[name]()
+    model = FAMILIES[name]()
     lay_out(model)
     PROPERTIES[check](model)
 
