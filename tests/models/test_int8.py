@@ -53,7 +53,7 @@ def test_every_family_method_and_draft(name: str) -> None:
     ids = random_ids(2, 12)
     wanted, found = logits_of(plain, ids), logits_of(model, ids).float()
     assert ((found - wanted).pow(2).mean() / wanted.pow(2).mean()).sqrt() < 0.1
-    for method in (loopcd.Greedy(), loopcd.LoopCD(), loopcd.LoopCD(exit=loopcd.EarlyExit())):
+    for method in (loopcd.Greedy(), loopcd.LoopCD(), loopcd.LoopCD(exit=loopcd.EarlyExit(min_loops=3))):
         made = loopcd.generate(model, byte_tokenizer(), PROMPTS, method, max_new_tokens=6)
         assert all(each.token_ids for each in made)  # pyright: ignore[reportGeneralTypeIssues]
     drafted = loopcd.Greedy(draft=loopcd.SelfDraft(loops=1, length=3, fallback=False))
