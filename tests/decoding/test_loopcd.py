@@ -240,6 +240,17 @@ def test_the_preset_is_what_none_means(golden: Golden) -> None:
     assert tokens_of(golden.model, ids, loopcd.LoopCD()) == tokens_of(golden.model, ids, loopcd.LoopCD(*setting))
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"coda": "own"}, {"amateur_loop": "auto"}, {"draft": loopcd.SelfDraft(1, 3, fallback=False)}]
+)
+def test_strength_0_is_greedy_also_where_the_amateur_would_be_asked_everywhere(
+    model: LoopedModel, options: dict[str, Any]
+) -> None:
+    ids = random_ids(2, 5, seed=4)
+    eager = loopcd.LoopCD(**{"amateur_loop": 1, "strength": 0.0, "lazy": False, **options})
+    assert tokens_of(model, ids, eager) == tokens_of(model, ids, loopcd.Greedy())
+
+
 def test_a_cache_goes_on_where_loopcd_left_it(own_model: LoopedModel) -> None:
     ids, method = random_ids(1, 6, seed=8), loopcd.LoopCD(1, 0.9)
     whole = run(own_model, ids, method, count=9).sequences
