@@ -203,7 +203,8 @@ def scores_of(case: Combination, reader: Reader, ids: Text, expert: Tensor, step
 
 def banned(case: Combination, text: list[int], step: int) -> set[int]:
     """What may not follow the text, padding included, as step `step` of a call."""
-    found = {*case.suppressed, *(word[0] for word in case.bad_words)}
+    words = {word[0] for word in case.bad_words}
+    found = {*case.suppressed, *(words - set(case.ends))}  # transformers lets a bad word end a text
     if case.ngram:
         before = text[len(text) - case.ngram + 1 :]
         starts = range(len(text) - case.ngram + 1)
