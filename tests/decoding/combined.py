@@ -85,7 +85,8 @@ class Combination:
 
 
 def _method(random: Random, family: str, loops: int) -> Any:
-    early, coda = random.randint(1, loops - 1), random.choice(["own", "shared"])
+    early = random.randint(1, loops - 1)
+    coda: Any = random.choice(["own", "shared"])
     alpha = random.choice([0.01, 0.1, 0.5, 1.0])
     kind = random.choice(["greedy", "loopcd", "loopcd", "loopcd", "auto", "guidance", "guidance", "noise", "mti"])
     if kind == "noise" and family == "hrm":  # the slow reading knows no hidden states of this family
@@ -106,7 +107,7 @@ def _method(random: Random, family: str, loops: int) -> Any:
     if extra == "exit" and family != "hrm":
         deepest = {"loopcd": early, "guidance": early, "auto": max(1, loops // 2)}.get(kind, 0)
         criterion = "gate" if family == "ouro" and random.random() < 0.5 else "latent"
-        exited = random.choice(["last", "skip"])
+        exited: Any = random.choice(["last", "skip"])
         return replace(method, exit=EarlyExit(random.uniform(0.2, 0.9), deepest + random.randint(1, 2), criterion, exited))
     return method
 
