@@ -17,6 +17,9 @@ class EarlyLoop:
         self.coda: Coda = coda
         self.parked: list[Any] = []  # since the last token was chosen
 
+    def alike(self) -> tuple[int, Coda]:
+        return self.loop, self.coda
+
     def watch(self, state: LoopState) -> None:
         if state.loop == self.loop:
             self.parked.append(self.model.park(state, self.coda))

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from loopcd.decoding.engine import Engine
+from loopcd.decoding.engine import Engine, Reading
 from loopcd.decoding.exits import Judge
 from loopcd.decoding.loop import Job, Rows
-from loopcd.decoding.scoring import Scorer
+from loopcd.decoding.scoring import Scorer, Scores
 from loopcd.decoding.texts import Stopper
-from loopcd.models.places import PlaceCache, Places
+from loopcd.models.places import Gathered, PlaceCache, Places
 from loopcd.models.slots import Span
 from loopcd.models.stages import LoopState, Pass, rows_of
 
@@ -141,3 +141,20 @@ def show_trail(unit: Unit, rotary: Any, at: int) -> None:
     tokens = Pass(unit.span, unit.row.cache, None, rows_of(rotary, index))
     for loop, (hidden, place) in enumerate(unit.trail, start=1):
         unit.row.scorer.watch(LoopState(hidden[place : place + 1], loop, tokens))
+
+
+def score_together(came: Sequence[tuple[Row, Unit, Any, int]], reading: Reading, places: Places) -> Scores:
+    """The scores of texts whose scorers are alike: of each the row, its token, and where in `rotary` its position is."""
+    row, unit, rotary, _ = came[0]
+    device = unit.trail[0][0].device
+    columns = torch.tensor([[unit.column] for _, unit, _, _ in came], device=device)
+    first, last = int(min(unit.column for _, unit, _, _ in came)), int(max(unit.column for _, unit, _, _ in came))
+    index = torch.tensor([at for *_, at in came], device=device)
+    gathered = Gathered(places, [row.place for row, *_ in came])
+    span = Span(len(came), first, last + 1, columns if first < last else None)
+    tokens = Pass(span, gathered, None, rows_of(rotary, index))  # pyright: ignore[reportArgumentType]
+    loop = row.scorer.early.loop  # pyright: ignore[reportAttributeAccessIssue]
+    own = [unit.trail[loop - 1] for _, unit, _, _ in came]
+    hidden = torch.cat([states[place : place + 1] for states, place in own])
+    row.scorer.watch(LoopState(hidden, loop, tokens))
+    return row.scorer.score(reading, row.cache)

@@ -5,7 +5,7 @@ which name the few tokens that are possible; the whole vocabulary is filled in o
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -191,6 +191,10 @@ class LoopScorer(ContrastScorer):
         if self.strength > 0:
             self.early.watch(state)
 
+    def alike(self) -> Hashable:
+        """What scorers of different texts have in common that can score together; None: each has to score alone."""
+        return (type(self), *self.early.alike(), self.strength, self.plausibility, self.lazy) if self.strength > 0 else None
+
     def amateur_hidden(self, reading: Reading, rows: Tensor) -> Tensor:
         return self.early.read(reading, rows)
 
@@ -209,6 +213,10 @@ class LoopGuidanceScorer:
     def __init__(self, model: LoopedModel, early_loop: int, coda: Coda, weight: float, adaptive: bool) -> None:
         self.model, self.weight, self.adaptive = model, weight, adaptive
         self.early = EarlyLoop(model, early_loop, coda)
+
+    def alike(self) -> Hashable:
+        """As in `LoopScorer`."""
+        return (type(self), *self.early.alike(), self.weight, self.adaptive) if self.weight > 0 else None
 
     def watch(self, state: LoopState) -> None:
         if self.weight > 0:

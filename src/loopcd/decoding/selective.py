@@ -49,6 +49,9 @@ class SelectiveScorer(LoopScorer):
         loops = range(1, num_loops) if kinds & {"hard", "easy"} else ()
         self.by_loop = [self.early if loop == amateur_loop else EarlyLoop(model, loop, coda) for loop in loops]
 
+    def alike(self) -> None:
+        return None  # it looks at all loops
+
     def watch(self, state: LoopState) -> None:
         for each in self.by_loop or [self.early]:
             each.watch(state)

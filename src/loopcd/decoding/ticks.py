@@ -23,7 +23,7 @@ import torch
 
 from loopcd.decoding.engine import Reading
 from loopcd.decoding.exits import Judge
-from loopcd.decoding.flight import Flying, Prompt, Row, Unit, joined_flights, show_trail
+from loopcd.decoding.flight import Flying, Prompt, Row, Unit, joined_flights, score_together, show_trail
 from loopcd.decoding.loop import choose
 from loopcd.decoding.rules import relative_change
 from loopcd.decoding.scoring import ContrastScorer, PlainScorer, Scorer
@@ -164,7 +164,30 @@ class Ticks:
         read = torch.cat(hidden)  # [texts, width]
         reading = Reading(read, wide(self.model.head(read)))
         plain = self._plain(reading, [row for row, _, _ in came])
-        return [(row, self._give(row, loops, seen, reading, at, plain[at])) for at, (row, loops, seen) in enumerate(came)]
+        scored = self._alike(reading, came, plain)
+        given = []
+        for at, (row, loops, seen) in enumerate(came):
+            told = scored.get(at)
+            over = self._give(row, loops, seen, reading, at, plain[at]) if told is None else row.add(told[0], loops, *told[1:])
+            given.append((row, over))
+        return given
+
+    def _alike(self, reading: Reading, came: Sequence[Any], plain: Sequence[int | None]) -> dict[int, tuple[int, bool, bool]]:
+        """Texts that have to be scored, and can be together: the token of each, whether it was contested, and touched."""
+        groups: dict[Any, list[int]] = {}
+        for at, (row, _, seen) in enumerate(came):
+            key = getattr(row.scorer, "alike", lambda: None)() if plain[at] is None and row.simple and seen else None
+            if key is not None:
+                groups.setdefault(key, []).append(at)
+        scored = {}
+        for some in groups.values():
+            if len(some) > 1:
+                index = torch.tensor(some, device=reading.hidden.device)
+                units = [(came[at][0], *came[at][2]) for at in some]
+                scores = score_together(units, Reading(reading.hidden[index], reading.logits[index]), self.places)
+                told = zip(scores.best().tolist(), scores.contested.tolist(), scores.touched.tolist(), strict=True)
+                scored.update(zip(some, told, strict=True))
+        return scored
 
     def _plain(self, reading: Reading, rows: Sequence[Row]) -> list[int | None]:
         """The token of each text for which the expert's own choice is enough; all of them are looked at together."""

@@ -49,6 +49,13 @@ class Places:
         keys, values = self._kept[base]
         return keys[at], values[at]
 
+    def rows_of(self, index: int, at: Tensor, stop: int) -> tuple[Tensor, Tensor]:
+        """Copies [rows, heads, stop, head_dim] of what a slot has at these places before column `stop`."""
+        base, offset = self._part.get(index, (index, 0))
+        keys, values = self._kept[base]
+        at = at.to(keys.device) + offset
+        return keys[at, :, :stop], values[at, :, :stop]
+
     def reserve(self, index: int, keys: Tensor, values: Tensor, columns: int) -> tuple[Tensor, Tensor]:
         """The storage that a slot is part of, with room for so many columns."""
         base = self._part.get(index, (index, 0))[0]
@@ -239,6 +246,28 @@ class TogetherSlot:
 
     def attend(self, module: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return self.together.attend(module, self.index, query, key, value)
+
+
+class Gathered:
+    """Some texts' caches as tokens see them that are not kept there: beside the loops, copies of what is before them."""
+
+    valid = None
+
+    def __init__(self, places: Places, at: Sequence[int]) -> None:
+        self.places, self.at = places, torch.tensor(at)
+
+    def slot(self, index: int) -> "GatheredSlot":
+        return GatheredSlot(self, index)
+
+
+class GatheredSlot:
+    def __init__(self, gathered: Gathered, index: int) -> None:
+        self.gathered, self.index = gathered, index
+
+    def before(self, stop: int, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        """As a `Slot` has it."""
+        at = self.gathered.at if rows is None else self.gathered.at[rows.cpu()]
+        return self.gathered.places.rows_of(self.index, at, stop)
 
 
 def _evenly_spaced(numbers: Sequence[int], columns: Sequence[int], even: bool) -> list[Group]:
