@@ -12,6 +12,7 @@ from torch import Tensor
 import loopcd
 from decoding.runs import run, tokens_of
 from decoding.slow import Slow, Text, decode, decode_with_exits, loopcd_rule
+from loopcd.decoding.early import EarlyLoop
 from loopcd.decoding.loop import Job, Sampling, steps
 from loopcd.models import LoopedModel
 from tools import MAKERS, Golden, left_padded, random_ids, tiny_huginn, tiny_ouro
@@ -286,3 +287,26 @@ def test_rows_and_positions_that_were_contested_are_counted(own_model: LoopedMod
         wanted = [plausible_count(slow.said(text[: len(prompt) + step], slow.loops), 0.8) > 1 for step in range(6)]
         assert output.contested[row].tolist() == wanted == output.touched[row].tolist()
     assert 0 < int(output.contested.sum()) < 12
+
+
+@pytest.mark.parametrize("batch", [2, 6])
+def test_nobody_is_asked_about_a_text_that_has_ended(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_huginn()
+    ids, method = random_ids(model, batch, 6), loopcd.LoopCD(2, 0.5, plausibility=1e-4)
+    free = tokens_of(model, ids, method)
+    end = free[0][2]  # where the first text will end
+    asked: list[list[int]] = []
+    read = EarlyLoop.read
+
+    def spied(self: EarlyLoop, reading: Any, rows: Tensor) -> Tensor:
+        asked.append(rows.tolist())
+        return read(self, reading, rows)
+
+    monkeypatch.setattr(EarlyLoop, "read", spied)
+    made = tokens_of(model, ids, method, eos_token_id=end, pad_token_id=0)
+    lengths = [row.index(end) + 1 if end in row else len(row) for row in free]
+    assert [row[:length] for row, length in zip(made, lengths, strict=True)] == [
+        row[:length] for row, length in zip(free, lengths, strict=True)
+    ]
+    for step, rows in enumerate(asked):  # with this plausibility every text is contested at every step
+        assert rows == [row for row, length in enumerate(lengths) if step < length]

@@ -19,6 +19,7 @@ class Reading:
     hidden: Tensor  # [batch × count, width], what the head reads
     logits: Tensor  # [batch × count, vocab], at least float32
     count: int = 1  # successive tokens of each row, where several were read at once
+    going: Sequence[bool] | None = None  # rows whose texts have not ended, where some have; nobody reads the others
 
 
 def sent(values: Tensor | Sequence[Any], device: torch.device) -> Tensor:

@@ -108,9 +108,12 @@ def steps(method: "Method", job: Job) -> Iterator[Step]:
         kept = reading.logits if job.sampling.keep_logits else None
         yield Step(picked, going, loops, scores.contested, scores.touched, processed, kept)
         going = going & ~job.stopping(text, processed)  # pyright: ignore[reportArgumentType]
-        if not bool(going.any()):
+        goes = going.tolist()
+        if not any(goes):
             return
         reading, loops = engine.read(picked[:, None], watch=scorer.watch)
+        if not all(goes):
+            reading = replace(reading, going=goes)
 
 
 def prefill(engine: Engine, job: Job, scorer: Scorer, watch: Callable[[LoopState], None]) -> tuple[Reading, Tensor]:

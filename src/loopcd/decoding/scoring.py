@@ -19,6 +19,7 @@ from loopcd.models.cache import LoopCache
 from loopcd.models.stages import Coda, LoopedModel, LoopState, wide
 
 USUAL = 8  # few positions have as many plausible tokens; so many are looked for at every step
+MANY = 4  # from so many rows on, on a CPU, only the contested ones are looked at closely
 FEW = 512  # up to so many plausible tokens, their rows of the head are gathered; beyond, the whole head is cheaper
 
 
@@ -109,17 +110,39 @@ class ContrastScorer:
         return self._head(hidden, tokens)
 
     def score(self, reading: Reading, cache: LoopCache) -> Scores:
+        if self.lazy and reading.logits.is_cpu and len(reading.logits) >= MANY and not self._rounded(reading):
+            return self._of_many(reading)
         expert, tokens = self._best(reading, USUAL)
         seen = expert.cpu()  # from here on what is decided is decided there: the device is waited for once
-        if seen.shape[1] == 1 or self._settled(seen):
+        if seen.shape[1] == 1 or self._settled(seen, reading.going):
             values, nowhere = self._uncontested(expert)
             return Scores(values, tokens[:, :1], reading.logits.shape[1], nowhere, nowhere, reading.count)
         return self._contest(reading, expert, tokens, seen)
 
-    def _best(self, reading: Reading, count: int) -> tuple[Tensor, Tensor]:
-        """The best tokens' logits and ids, [batch, k]. A head that rounds to 16 bits makes many logits equal, and leaves little
-        of a difference: so theirs are computed again, in 32."""
-        values, tokens = reading.logits.topk(min(count, reading.logits.shape[1]), dim=-1)
+    def _of_many(self, reading: Reading) -> Scores:
+        """Of many rows few are contested, and only these are looked at closely: the best tokens of all would cost more."""
+        logits = reading.logits
+        contested = rules.plausible(logits, self.plausibility).sum(dim=-1) > 1
+        if reading.going is not None:
+            contested &= torch.tensor(reading.going)
+        best, (values, nowhere) = logits.argmax(dim=-1, keepdim=True), self._uncontested(logits)
+        if not bool(contested.any()):
+            return Scores(values, best, logits.shape[1], nowhere, nowhere, reading.count)
+        rows = contested.nonzero().squeeze(1)
+        expert, tokens = self._best(reading, USUAL, rows)
+        some = self._contest(reading, expert, tokens, expert, rows)
+        assert some.tokens is not None
+        # the other rows have one token, however often it is named
+        values, tokens = values.repeat(1, some.values.shape[1]), best.repeat(1, some.values.shape[1])
+        values[rows], tokens[rows] = some.values, some.tokens
+        touched = torch.zeros_like(contested).index_put_((rows,), some.touched)
+        return Scores(values, tokens, logits.shape[1], contested, touched, reading.count)
+
+    def _best(self, reading: Reading, count: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The best tokens' logits and ids, [batch, k]; of some rows, [n, k]. A head that rounds to 16 bits makes many logits
+        equal, and leaves little of a difference: so theirs are computed again, in 32."""
+        logits = reading.logits if rows is None else reading.logits[rows]
+        values, tokens = logits.topk(min(count, logits.shape[1]), dim=-1)
         if not self._rounded(reading):
             return values, tokens
         exact = self._head(reading.hidden, tokens).masked_fill(values == rules.IMPOSSIBLE, rules.IMPOSSIBLE)
@@ -131,15 +154,17 @@ class ContrastScorer:
         return reading.hidden.dtype.itemsize < 4
 
     def _slack(self, reading: Reading, best: Tensor) -> Tensor | float:
-        """How far rounding may have moved logits near the best one, [batch, 1]."""
+        """How far rounding may have moved logits near the best one, [batch]."""
         return 2 * torch.finfo(reading.hidden.dtype).eps * best.abs() if self._rounded(reading) else 0.0
 
-    def _settled(self, seen: Tensor) -> bool:
-        """Whether in every row the second of the best logits [batch, k] is implausible, by more than a rounding error.
+    def _settled(self, seen: Tensor, going: Sequence[bool] | None) -> bool:
+        """Whether in every row that goes on the second of the best logits [batch, k] is implausible, by more than a rounding
+        error.
 
         It only spares most steps the question; `rules.plausible` answers it wherever it is close.
         """
-        return all(self.settles(first, second) for first, second, *_ in seen.tolist())
+        asked = seen.tolist() if going is None else [row for row, asked in zip(seen.tolist(), going, strict=True) if asked]
+        return all(self.settles(first, second) for first, second, *_ in asked)
 
     def _uncontested(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """The scores of each row's only token, and that no row is contested: the same at every step."""
@@ -148,28 +173,37 @@ class ContrastScorer:
             self._plain = like.new_zeros(rows, 1), torch.zeros(rows, dtype=torch.bool)
         return self._plain
 
-    def _contest(self, reading: Reading, expert: Tensor, tokens: Tensor, seen: Tensor) -> Scores:
+    def _contest(self, reading: Reading, expert: Tensor, tokens: Tensor, seen: Tensor, rows: Tensor | None = None) -> Scores:
         """The scores where in some row several tokens are plausible; the best ones' logits and ids are given, [batch, k], the
-        logits once more on the CPU (`seen`)."""
+        logits once more on the CPU (`seen`). With `rows`, all of that, and the scores, are of these contested rows only."""
         border, count = math.log(self.plausibility), USUAL
+        going = None if reading.going is None or rows is not None else torch.tensor(reading.going)
         while count < reading.logits.shape[1]:
-            last = seen[:, -1:] >= seen[:, :1] + border - self._slack(reading, seen[:, :1])
-            if not bool(last.any()):
+            last = seen[:, -1] >= seen[:, 0] + border - self._slack(reading, seen[:, 0])
+            if not bool((last if going is None else last & going).any()):
                 break
             count *= 8  # there may be more
-            expert, tokens = self._best(reading, count)
+            expert, tokens = self._best(reading, count, rows)
             seen = expert.cpu()
         allowed = rules.plausible(seen, self.plausibility)
+        if going is not None:
+            allowed[~going, 1:] = False  # nobody reads what comes after a text's end
         contested = allowed[:, 1]
-        touched = self.where(reading, contested)
+        touched = self._touched(reading, contested, rows)
         amateur = torch.zeros_like(expert)
         asked = touched if self.lazy else torch.ones_like(touched)
         if self.strength > 0 and bool(asked.any()):
-            rows = asked.nonzero().squeeze(1)
-            hidden, at = self.amateur_hidden(reading, rows), sent(rows, expert.device)
-            amateur[at] = self.amateur_logits(hidden, tokens[at], expert[at], sent(allowed[rows], expert.device))
+            some = asked.nonzero().squeeze(1)
+            hidden, at = self.amateur_hidden(reading, some if rows is None else rows[some]), sent(some, expert.device)
+            amateur[at] = self.amateur_logits(hidden, tokens[at], expert[at], sent(allowed[some], expert.device))
         values = rules.contrast(expert, amateur, self.strength, sent(allowed, expert.device))
         return Scores(values, tokens, reading.logits.shape[1], contested, touched, reading.count)
+
+    def _touched(self, reading: Reading, contested: Tensor, rows: Tensor | None) -> Tensor:
+        if rows is None:
+            return self.where(reading, contested)
+        whole = torch.zeros(len(reading.logits), dtype=torch.bool).index_put_((rows,), contested)
+        return self.where(reading, whole)[rows]
 
     def _head(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         """[n, k], logits of some tokens in at least 32 bits."""
