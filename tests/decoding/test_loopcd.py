@@ -15,7 +15,7 @@ from decoding.slow import Slow, Text, decode, decode_with_exits, loopcd_rule
 from loopcd.decoding.early import EarlyLoop
 from loopcd.decoding.loop import Job, Sampling, steps
 from loopcd.models import LoopedModel
-from tools import MAKERS, Golden, left_padded, random_ids, tiny_huginn, tiny_ouro
+from tools import MAKERS, PAD, Golden, left_padded, random_ids, tiny_huginn, tiny_ouro
 
 NEW = 10
 
@@ -292,8 +292,8 @@ def test_rows_and_positions_that_were_contested_are_counted(own_model: LoopedMod
 @pytest.mark.parametrize("batch", [2, 6])
 def test_nobody_is_asked_about_a_text_that_has_ended(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_huginn()
-    ids, method = random_ids(model, batch, 6), loopcd.LoopCD(2, 0.5, plausibility=1e-4)
-    free = tokens_of(model, ids, method)
+    ids, method = random_ids(batch, 6), loopcd.LoopCD(2, 0.5, plausibility=1e-4)
+    free = tokens_of(model, ids, method, mask=torch.ones_like(ids))
     end = free[0][2]  # where the first text will end
     asked: list[list[int]] = []
     read = EarlyLoop.read
@@ -303,7 +303,7 @@ def test_nobody_is_asked_about_a_text_that_has_ended(batch: int, monkeypatch: py
         return read(self, reading, rows)
 
     monkeypatch.setattr(EarlyLoop, "read", spied)
-    made = tokens_of(model, ids, method, eos_token_id=end, pad_token_id=0)
+    made = tokens_of(model, ids, method, mask=torch.ones_like(ids), eos_token_id=end, pad_token_id=PAD)
     lengths = [row.index(end) + 1 if end in row else len(row) for row in free]
     assert [row[:length] for row, length in zip(made, lengths, strict=True)] == [
         row[:length] for row, length in zip(free, lengths, strict=True)
