@@ -49,7 +49,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.fixture(scope="session")
 def found(folders: list[str]) -> dict[str, Any]:
     """A run of every part that does not start processes."""
-    what = ("methods", "exact", "decode", "overhead", "worst", "devices")
+    what = ("methods", "exact", "decode")
     return run(Settings(what=what, models=folders, batches=(1, 2), rounds=1, max_new_tokens=6, quick=True))
 
 
