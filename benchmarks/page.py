@@ -12,8 +12,9 @@ from benchmarks.paper import ACCEPTANCES, CONTEXT, GPUS, Outlook, outlooks
 from benchmarks.parts import register
 from benchmarks.plot import draw
 from loopcd.bench.parts import merged
-from loopcd.bench.tables import Table, percent, tables
+from loopcd.bench.tables import percent, tables
 from loopcd.decoding.rounds import NEAR
+from loopcd.evaluation.grid import Grid
 from loopcd.tracing.writing import write_whole
 
 _HEAD = """# Performance
@@ -152,7 +153,7 @@ def _contested(run: Mapping[str, Any]) -> str:
     )
 
 
-def traffic_table(views: Mapping[str, Outlook]) -> Table:
+def traffic_table(views: Mapping[str, Outlook]) -> Grid:
     columns = ["bytes for a token", "one loop", "loops", "rest of the weights", "keys and values", "in all"]
     rows = []
     for name, view in views.items():
@@ -161,17 +162,17 @@ def traffic_table(views: Mapping[str, Outlook]) -> Table:
         sizes = [f"{size / 1e9:.2f} GB" for size in (rest, traffic.cache, traffic.per_token())]
         limits = [f"{view.limits[gpu]:.0f}" for gpu in GPUS]
         rows.append([name, f"{traffic.loop / 1e9:.2f} GB", str(traffic.loops), *sizes, *limits])
-    return Table("Traffic", [*columns, *(f"tokens/s, {gpu}" for gpu in GPUS)], rows)
+    return Grid("Traffic", [*columns, *(f"tokens/s, {gpu}" for gpu in GPUS)], rows)
 
 
-def plan_table(views: Mapping[str, Outlook]) -> Table:
+def plan_table(views: Mapping[str, Outlook]) -> Grid:
     rows = []
     for name, view in views.items():
         for loops, each in view.by_loops().items():
             rows.append(
                 [f"{name}, {loops} of {view.traffic.loops} loops draft", *(f"{x.gain:.2f} (k = {x.length})" for x in each)]
             )
-    return Table("Plans", ["expected gain by acceptance", *(f"p = {p}" for p in ACCEPTANCES)], rows)
+    return Grid("Plans", ["expected gain by acceptance", *(f"p = {p}" for p in ACCEPTANCES)], rows)
 
 
 @click.command()

@@ -7,7 +7,7 @@ a step; `tables` shows a run and `compare` holds it against an earlier one. `ver
 
 from loopcd.bench.compare import Change, compare
 from loopcd.bench.parts import PARTS, Settings, merged, run
-from loopcd.bench.tables import Table, change_table, tables
+from loopcd.bench.tables import change_table, tables
 from loopcd.bench.timing import Sample, Spread
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "Sample",
     "Settings",
     "Spread",
-    "Table",
     "change_table",
     "compare",
     "merged",

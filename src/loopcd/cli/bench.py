@@ -69,7 +69,7 @@ def bench(
             click.echo(json.dumps(found if changes is None else {**found, "changes": listed}))
             return
         shown = measuring.tables(found) + ([] if changes is None else [measuring.change_table(changes)])
-        print_tables(*(_rich(each) for each in shown))
+        print_tables(*(each.rich() for each in shown))
 
 
 @contextmanager
@@ -83,17 +83,6 @@ def _believed(files: tuple[str, ...]) -> Iterator[None]:
         raise ValueError(
             f"{', '.join(files)}: not all of this is the JSON of a run ({type(error).__name__}: {error})"
         ) from error
-
-
-def _rich(each: Any) -> Any:
-    from rich.table import Table
-
-    table = Table(title=each.title)
-    for index, heading in enumerate(each.columns):
-        table.add_column(heading, justify="left" if index == 0 else "right", overflow="fold")
-    for row in each.rows:
-        table.add_row(*row)
-    return table
 
 
 def _read_run(path: str) -> dict[str, Any]:
