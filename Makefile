@@ -38,8 +38,8 @@ pytest = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -q -n auto --maxprocesses 4
 help:
 	@echo "make setup       create .venv and install loopcd with the versions of constraints.txt"
 	@echo "make demo        greedy and LoopCD on the built-in model and task: a table, and texts side by side"
-	@echo "make test        all tests (PYTEST_ARGS='-k cache' for some of them)"
-	@echo "make test-floor  the fast tests on transformers $(FLOOR), in .venv-floor (FLOOR=5.19.0 for another release)"
+	@echo "make test        all tests (PYTEST_ARGS='-k cache' for some of them, PYTEST_ARGS='-m fast' for those of a minute)"
+	@echo "make test-floor  models and decoding on transformers $(FLOOR), in .venv-floor (FLOOR=5.19.0 for another release)"
 	@echo "make test-vllm   the tests of serving with vLLM on the CPU, in .venv-vllm"
 	@echo "make soak        thirty minutes of mixed traffic against servers of the built-in models, every answer checked (MINUTES=5)"
 	@echo "make lint        ruff and pyright"
@@ -86,8 +86,10 @@ demo: setup
 test: setup
 	@$(call pytest,.venv) $(PYTEST_ARGS)
 
+# What stands on transformers' own classes. The rest runs on ours, whatever the release.
+FLOOR_TESTS = tests/models tests/decoding tests/tracing tests/evaluation/test_engine.py tests/evaluation/test_lm_eval.py
 test-floor: $(FLOOR_READY)
-	@$(call pytest,.venv-floor) -m "not slow" --ignore=tests/lens $(PYTEST_ARGS)
+	@LOOPCD_COMBINATIONS=48 $(call pytest,.venv-floor) -m "not slow" $(FLOOR_TESTS) $(PYTEST_ARGS)
 
 test-vllm: $(VLLM_READY)
 	@.venv-vllm/bin/python -m pytest -q -p no:xdist tests/serving/vllm $(PYTEST_ARGS)
@@ -101,13 +103,13 @@ lint: setup
 	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 
 bench: setup
-	@$(BIN)/loopcd bench
+	@$(BIN)/python -m benchmarks
 
 # What is committed: tables and SVGs. The answers are kept below results/, so that it can be stopped and gone on with.
 results: setup
 	@for model in tiny-huginn tiny-ouro; do \
 		$(BIN)/loopcd reproduce all --model $$model --out docs/results/$$model --cache results/cache || exit $$?; \
-		$(BIN)/loopcd reproduce auto --model $$model --limit 2000 --out results/auto-$$model --cache results/cache || exit $$?; \
+		$(BIN)/python -m experiments auto --model $$model --limit 2000 --out results/auto-$$model --cache results/cache || exit $$?; \
 		cp results/auto-$$model/auto.* docs/results/$$model/; \
 		rm -f docs/results/$$model/*.png docs/results/$$model/report.html; \
 	done

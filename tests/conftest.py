@@ -1,6 +1,7 @@
 """Settings for all tests: no network, and examples that depend neither on the clock nor, in CI, on chance."""
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -10,6 +11,39 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the first import of huggi
 
 settings.register_profile("loopcd", deadline=None, derandomize="CI" in os.environ, print_blob=True)
 settings.load_profile("loopcd")
+
+
+# `-m fast`: what is run after every change. Of each room what fails first when something is broken, a minute in all.
+FAST = {
+    ".": {"house"},
+    "models": {
+        "cache",
+        "golden",
+        "golden_families",
+        "int8",
+        "layout",
+        "memory",
+        "places",
+        "readouts",
+        "recognition",
+        "refused",
+    },
+    "decoding": {"auto", "bans", "chat", "loopcd", "memory", "passes", "rules", "thinking"},
+    "tracing": {"files", "record", "trace", "writing"},
+    "evaluation": {"data", "graders", "paper", "specs", "statistics", "steps", "tables", "tasks"},
+    "analysis": {"intervals", "rendering", "scaling", "statistics"},
+    "serving": {"contrast", "memory", "options", "served"},
+    "training": {"muon", "objectives", "rows", "tokenizer"},
+    "bench": {"compare", "timing", "traffic"},
+}
+FAST_FILES = {Path(__file__).parent / room / f"test_{name}.py" for room, names in FAST.items() for name in names}
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path in FAST_FILES and item.get_closest_marker("slow") is None:
+            item.add_marker("fast")
 
 
 @pytest.fixture(scope="session")

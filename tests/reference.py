@@ -60,10 +60,10 @@ def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Causal attention, each key head serving heads / kv_heads query heads in turn: [time, heads × head_dim]."""
     time, heads, head_dim = query.shape
     group = heads // key.shape[1]
-    outputs = []
+    outputs, later = [], torch.ones(time, time).triu(1).bool()
     for head in range(heads):
         scores = query[:, head] @ key[:, head // group].T / sqrt(head_dim)  # [time, time]
-        scores = scores.masked_fill(torch.ones(time, time).triu(1).bool(), -torch.inf)
+        scores = scores.masked_fill(later, -torch.inf)
         outputs.append(scores.softmax(dim=-1) @ value[:, head // group])
     return torch.cat(outputs, dim=-1)
 

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 import loopcd
 from decoding.labels import LABEL_EOS, LABEL_PAD, labelled_tokenizer
 from loopcd.cli import build_method, main
+from processes import forked
 from tools import tiny_huginn, tiny_ouro
 
 METHODS = ("greedy", "loopcd", "loopguidance", "noisecd", "mti", "selfeval")
@@ -350,17 +351,10 @@ def test_a_process_prints_json_and_nothing_else(folders: dict[str, Path]) -> Non
     assert [each["prompt"] for each in json.loads(done.stdout)["results"]] == ["one", "two"]
 
 
-@pytest.mark.slow
 def test_an_interrupted_process(folders: dict[str, Path]) -> None:
-    arguments = command("generate", "hi", "--model", folders["endless"], "--max-new-tokens", 900_000, "--stream")
-
-    def listen() -> None:  # a shell that started the tests in the background had them ignore interrupts
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=listen) as process:
-        assert process.stdout is not None and process.stderr is not None
+    with forked(["generate", "hi", "--model", folders["endless"], "--max-new-tokens", 900_000, "--stream"]) as process:
         assert os.read(process.stdout.fileno(), 1)  # it has begun to write
-        process.send_signal(signal.SIGINT)
+        process.signal(signal.SIGINT)
         process.stdout.read()
         assert process.stderr.read() == b"loopcd: interrupted\n"
-    assert process.returncode == 130
+        assert process.wait() == 130

@@ -4,6 +4,7 @@ The devices are stand-ins (tests/standin.py). What is made there is what is made
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -53,14 +54,24 @@ def family(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@cache
+def on_the_cpu(name: str, family: str) -> list[list[int]]:
+    ids, mask, options = asked(name)
+    return MAKERS[family]().generate(ids, attention_mask=mask, **options).tolist()
+
+
+def asked(name: str) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+    """Two rows, one padded, and what `generate` is called with."""
+    ids, mask = left_padded([random_ids(1, 7)[0], random_ids(1, 5, seed=1)[0]])
+    options = {"custom_generate": METHODS[name], "max_new_tokens": 4, "do_sample": False, "tokenizer": byte_tokenizer()}
+    return ids, mask, options
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_methods(name: str, family: str, place: Callable[[LoopedModel], LoopedModel]) -> None:
     if name == "gate" and family != "ouro":
         pytest.skip("no gate")
-    ids, mask = left_padded([random_ids(1, 7)[0], random_ids(1, 5, seed=1)[0]])
-    options: dict[str, Any] = {"custom_generate": METHODS[name], "max_new_tokens": 4, "do_sample": False}
-    options["tokenizer"] = byte_tokenizer()
-    wanted = MAKERS[family]().generate(ids, attention_mask=mask, **options).tolist()
+    wanted, (ids, mask, options) = on_the_cpu(name, family), asked(name)
     with devices():
         model = place(MAKERS[family]())
         there, its_mask = ids.to(model.device), mask.to(model.device)

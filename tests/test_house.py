@@ -258,6 +258,7 @@ def probe_import(module: str, *search: Path) -> dict[str, list[str]]:
     return json.loads(run.stdout)
 
 
+@pytest.mark.slow
 def test_importing_changes_nothing_and_loads_no_optional_library() -> None:
     seen = probe_import("loopcd", REPO / "src")
     assert seen["changed"] == []
@@ -265,6 +266,7 @@ def test_importing_changes_nothing_and_loads_no_optional_library() -> None:
     assert loaded == []
 
 
+@pytest.mark.slow
 def test_the_import_probe_sees_every_kind_of_change(tmp_path: Path) -> None:
     (tmp_path / "rude.py").write_text(
         textwrap.dedent(
@@ -300,6 +302,11 @@ def test_the_import_probe_sees_every_kind_of_change(tmp_path: Path) -> None:
     assert len(every_kind) == 18
     assert seen["changed"] == every_kind
     assert "matplotlib" in seen["loaded"]
+
+
+def test_the_fast_tests_are_there(request: pytest.FixtureRequest) -> None:
+    (files,) = [module.FAST_FILES for module in request.config.pluginmanager.get_plugins() if hasattr(module, "FAST_FILES")]
+    assert [path.name for path in files if not path.is_file()] == []
 
 
 # What is pinned and what is packed
@@ -359,6 +366,7 @@ def installed_closure(wanted: list[Requirement]) -> set[str]:
     return {name.partition("[")[0] for name in names}
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_all_of_the_package(tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(PACKAGE, copy / "src" / "loopcd", ignore=shutil.ignore_patterns("__pycache__"))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from loopcd.bench import decode, subjects
-from loopcd.bench.parts import Settings, run
+from loopcd.bench.parts import Settings, merged, run
 from loopcd.bench.traffic import Stream
 from tools import save_model, tiny_huginn, tiny_ouro
 
@@ -49,8 +49,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.fixture(scope="session")
 def found(folders: list[str]) -> dict[str, Any]:
     """A run of every part that does not start processes."""
-    what = ("methods", "exact", "decode", "overhead", "worst", "devices")
-    return run(Settings(what=what, models=folders, batches=(1, 2), rounds=1, max_new_tokens=6, quick=True))
+    small: dict[str, Any] = {"rounds": 1, "max_new_tokens": 6, "quick": True}
+    most = run(Settings(what=("methods", "decode"), models=folders, batches=(1, 2), **small))
+    return merged([run(Settings(what=("exact",), models=folders[:1], batches=(2,), **small)), most])
 
 
 @pytest.fixture

@@ -35,12 +35,16 @@ Rule = Callable[[Text], Choice]
 
 
 class Slow:
-    """What a model says after a text, when it is stopped after a loop. Answers are remembered."""
+    """What a model says after a text, when it is stopped after a loop. Answers are remembered.
+
+    A token sees only those before it; so what is remembered of a longer text answers for its beginnings too.
+    """
 
     def __init__(self, model: LoopedModel) -> None:
         self.config, self.family, self.loops = model.config, model.config.model_type, model.num_loops
         self.weights = reference.float64(model.state_dict())
         self._states: dict[tuple[int, ...], list[Tensor]] = {}
+        self._logits: dict[tuple[int, ...], dict[int, Tensor]] = {}  # of HRM-Text by loop, [time, vocab]
         own = deepcopy(model.config)  # its number of loops is set at every reading
         self._hrm = HrmTextForCausalLM(own).double() if self.family == "hrm_text" else None
         if self._hrm is not None:
@@ -49,10 +53,21 @@ class Slow:
     def states(self, ids: Sequence[int]) -> list[Tensor]:
         """The latents [time, width] after 0, 1, … loops."""
         key = tuple(ids)
+        longer = next((text for text in self._states if len(text) > len(key) and text[: len(key)] == key), None)
+        if longer is not None:
+            return [state[: len(key)] for state in self._states[longer]]
         if key not in self._states:
             walk = reference.huginn_latents if self.family == "huginn_raven" else reference.ouro_latents
             self._states[key] = walk(self.weights, self.config, torch.tensor(key), self.loops)
         return self._states[key]
+
+    def remember(self, ids: Sequence[int]) -> None:
+        """Read a text of which beginnings will be asked for."""
+        if self._hrm is None:
+            self.states(ids)
+        else:
+            for loop in range(1, self.loops + 1):
+                self.said(ids, loop)
 
     def readout(self, state: Tensor) -> Tensor:
         """Logits [time, vocab] of a latent."""
@@ -70,8 +85,14 @@ class Slow:
     def said(self, ids: Sequence[int], loop: int) -> Tensor:
         """Logits [vocab] of the next token by the model stopped after `loop` loops."""
         if self._hrm is not None:
-            self._hrm.config.H_cycles = self._hrm.model.config.H_cycles = loop
-            return self._hrm(torch.tensor([list(ids)]), use_cache=False).logits[0, -1]
+            key = tuple(ids)
+            known = (said[loop] for text, said in self._logits.items() if loop in said and text[: len(key)] == key)
+            logits = next(known, None)
+            if logits is None:
+                self._hrm.config.H_cycles = self._hrm.model.config.H_cycles = loop
+                logits = self._hrm(torch.tensor([list(ids)]), use_cache=False).logits[0]
+                self._logits.setdefault(key, {})[loop] = logits
+            return logits[len(key) - 1]
         return self.readout(self.states(ids)[loop])[-1]
 
     def early(self, ids: Text, loop: int, coda: str = "shared") -> Tensor:
@@ -222,10 +243,8 @@ class SlowExits:
         new = len(ids) - len(self.depths)
         depths = self.depths + [self.slow.loops] * new
         leaving = LeavingAttention(depths, self.rule.exited, layers, config.n_layers_in_prelude if huginn else 0)
-        self.slow._states.pop(tuple(ids), None)
-        with mock.patch.object(reference, "attend", leaving):
+        with mock.patch.object(self.slow, "_states", {}), mock.patch.object(reference, "attend", leaving):
             states = self.slow.states(ids)
-        self.slow._states.pop(tuple(ids))
         left = next((loop for loop in range(1, self.slow.loops) if self.leaves(states, loop, new)), self.slow.loops)
         self.depths += [left] * new
         return states

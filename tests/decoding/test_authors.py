@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -33,6 +34,20 @@ def alone(golden: Golden, method: loopcd.LoopCD, prompts: list[list[int]], **opt
     return [tokens_of(golden.model, torch.tensor([ids]), method, count=NEW, **options)[0] for ids in prompts]
 
 
+def together(golden: Golden, method: loopcd.LoopCD, prompts: list[list[int]], **options: Any) -> list[list[int]]:
+    """All in one padded batch."""
+    ids, mask = left_padded([torch.tensor(ids) for ids in prompts], pad=0)
+    return tokens_of(golden.model, ids, method, mask=mask, count=NEW, **options)
+
+
+def check(golden: Golden, change: dict[str, Any], **options: Any) -> None:
+    """Every text in a batch, and the first of each setting alone: both give the tokens."""
+    for method, prompts, wanted in texts_by_setting(golden):
+        changed = replace(method, **change)
+        assert together(golden, changed, prompts, **options) == wanted, changed
+        assert alone(golden, changed, prompts[:1], **options) == wanted[:1], changed
+
+
 def test_there_are_sixty() -> None:
     assert {family: len(texts) for family, texts in TEXTS.items()} == {"huginn": 36, "ouro": 24}
 
@@ -43,26 +58,17 @@ def test_one_by_one(golden: Golden) -> None:
 
 
 def test_a_padded_batch(golden: Golden) -> None:
-    for method, prompts, wanted in texts_by_setting(golden):
-        ids, mask = left_padded([torch.tensor(ids) for ids in prompts], pad=0)
-        assert tokens_of(golden.model, ids, method, mask=mask, count=NEW) == wanted, method
+    check(golden, {})
 
 
 def test_prompts_in_chunks(golden: Golden) -> None:
-    for method, prompts, wanted in texts_by_setting(golden):
-        assert alone(golden, method, prompts, prefill_chunk_size=2) == wanted, method
+    check(golden, {}, prefill_chunk_size=2)
 
 
 @pytest.mark.parametrize("draft", [loopcd.SelfDraft(1, 4, fallback=False), loopcd.SelfDraft(2, 3, fallback=False)])
 def test_drafted(golden: Golden, draft: loopcd.SelfDraft) -> None:
-    for method, prompts, wanted in texts_by_setting(golden):
-        drafted = loopcd.LoopCD(method.amateur_loop, method.strength, draft=draft)
-        assert alone(golden, drafted, prompts) == wanted, drafted
-        ids, mask = left_padded([torch.tensor(ids) for ids in prompts], pad=0)
-        assert tokens_of(golden.model, ids, drafted, mask=mask, count=NEW) == wanted, drafted
+    check(golden, {"draft": draft})
 
 
 def test_the_amateur_asked_at_every_position(golden: Golden) -> None:
-    for method, prompts, wanted in texts_by_setting(golden):
-        asked = loopcd.LoopCD(method.amateur_loop, method.strength, lazy=False)
-        assert alone(golden, asked, prompts) == wanted, asked
+    check(golden, {"lazy": False})

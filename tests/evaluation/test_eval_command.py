@@ -1,12 +1,9 @@
 """`loopcd eval` and `loopcd sweep` from the outside, on tiny models with random weights."""
 
 import json
-import os
-import subprocess
-import sys
+import signal
 import time
 from pathlib import Path
-from subprocess import DEVNULL, PIPE
 from typing import Any
 
 import pytest
@@ -15,6 +12,7 @@ from click.testing import CliRunner
 from evaluation.fakes import PROTOCOL, contents
 from evaluation.test_code_evalplus import DOUBLE, data_folder
 from loopcd.cli import main
+from processes import forked
 from tools import byte_tokenizer, save_model, tiny_huginn, tiny_ouro
 
 SMALL = ["--limit", "6", "--max-new-tokens", "6", "--batch-size", "3"]
@@ -118,24 +116,21 @@ def test_what_cannot_be_done_is_said_in_a_sentence(folders: dict[str, Path], arg
     assert said in result.stderr and "Traceback" not in result.output
 
 
-@pytest.mark.slow
 def test_the_command_killed_in_the_middle_goes_on_to_the_same_files(folders: dict[str, Path], tmp_path: Path) -> None:
     """A sampled run, since what is drawn must not depend on the stop either."""
     wanted = ["eval", "--model", str(folders["huginn"]), "--seeds", "1", "--temperature", "1", "--limit", "12"]
     wanted += ["--max-new-tokens", "4", "--batch-size", "2", "--out"]
     assert called(*wanted, tmp_path / "whole").exit_code == 0
-    command = [sys.executable, "-m", "loopcd.cli", *wanted, str(tmp_path / "killed")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def finished() -> int:
         return sum(path.read_bytes().count(b"\n") for path in tmp_path.glob("killed/samples/*"))
 
     for enough in (1, 9):
-        with subprocess.Popen(command, env=environment, stdout=DEVNULL, stderr=PIPE, text=True) as run:
-            while finished() < enough and run.poll() is None:
+        with forked([*wanted, tmp_path / "killed"]) as run:
+            while finished() < enough and run.running():
                 time.sleep(0.002)
-            run.kill()
-            said = run.communicate()[1]
+            run.signal(signal.SIGKILL)
+            said = run.stderr.read()
         assert enough <= finished() < 24, said
     assert called(*wanted, tmp_path / "killed").exit_code == 0
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")

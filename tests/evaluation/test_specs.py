@@ -1,11 +1,14 @@
 """Methods as they are written on the command line."""
 
+import click
 import pytest
 
 import loopcd
-from loopcd.cli.methods import build_method
+from loopcd.cli.methods import METHODS as NAMES
+from loopcd.cli.methods import build_method, method_options
+from loopcd.decoding.registry import DRAFT, EXIT, METHODS, own_settings, settings
 from loopcd.evaluation.plan import RunPlan, parse_seeds
-from loopcd.evaluation.specs import KINDS, MethodSpec, parse_methods
+from loopcd.evaluation.specs import MethodSpec, parse_methods
 
 
 def test_settings_belong_to_the_method_before_them() -> None:
@@ -15,7 +18,15 @@ def test_settings_belong_to_the_method_before_them() -> None:
 
 
 def test_every_method_has_its_defaults() -> None:
-    assert [spec.build() for spec in parse_methods(",".join(KINDS))] == [kind() for kind in KINDS.values()]
+    assert [spec.build() for spec in parse_methods(",".join(METHODS))] == [kind() for kind in METHODS.values()]
+
+
+def test_the_command_line_has_a_flag_for_every_setting() -> None:
+    assert tuple(METHODS) == NAMES
+    flags = {each.name for each in click.command()(method_options(lambda **_: None)).params}
+    of_programs = {"lazy", "temperature", "top_p"}  # `generate` has its own of the last two
+    assert flags - {"method", "draft"} == {*EXIT, *DRAFT, *(s for name in METHODS for s in own_settings(name))} - of_programs
+    assert settings("mti") == ("entropy_threshold", "guidance", "negative_prompt", "plausibility", *EXIT)
 
 
 def test_exit_and_draft_are_settings_too() -> None:

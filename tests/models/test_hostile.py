@@ -1,7 +1,6 @@
 """Model folders from strangers are data: nothing in them is run, fetched or applied unasked, and sizes are not believed."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -34,22 +33,14 @@ def hostile_tokenizer(folder: Path) -> Path:
     return marker
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", ["generate", "eval"])
 def test_a_tokenizer_runs_no_code_even_where_somebody_says_yes(tmp_path: Path, command: str) -> None:
     marker = hostile_tokenizer(tmp_path / "model")
     rest = ["Hello", "--max-new-tokens", "2"] if command == "generate" else ["--limit", "1", "--out", str(tmp_path / "out")]
-    made = subprocess.run(
-        [sys.executable, "-m", "loopcd.cli", command, "--model", str(tmp_path / "model"), *rest],
-        input="y\n" * 5,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"},
-        timeout=300,
-    )
+    made = CliRunner().invoke(main, [command, "--model", str(tmp_path / "model"), *rest], input="y\n" * 5)
     assert not marker.exists()
-    assert "[y/N]" not in made.stdout + made.stderr and "Traceback" not in made.stderr
-    assert made.returncode == 1 and "the tokenizer in" in made.stderr
+    assert "[y/N]" not in made.output and "Traceback" not in made.output
+    assert made.exit_code == 1 and "the tokenizer in" in made.stderr
 
 
 def test_a_tokenizer_of_its_own_code_is_refused(tmp_path: Path) -> None:

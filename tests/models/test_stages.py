@@ -1,6 +1,8 @@
 """What holds for every looped model: how the pass is cut, batched or attended changes nothing about its numbers."""
 
 from collections.abc import Sequence
+from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,6 +32,14 @@ def decoded(model: LoopedModel, ids: torch.Tensor, chunks: Sequence[int], **opti
 
 
 # However the text is cut
+
+
+def test_compiled_layers_say_the_same(own_model: LoopedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced and cut as for any backend; what a backend's own compiler makes of it is its matter."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager", fullgraph=True))
+    compiled, ids = deepcopy(own_model), random_ids(2, 24)
+    compiled.compile_loops()
+    assert_close(decoded(compiled, ids, [20, 1, 2, 1]), decoded(own_model, ids, [20, 1, 2, 1]))
 
 
 @few

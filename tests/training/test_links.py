@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from loopcd.training.card import install
 from loopcd.training.checkpoints import RunFolder, export
 from loopcd.training.curves import draw_curves
 from tools import byte_tokenizer, tiny_ouro
@@ -44,15 +43,6 @@ def test_a_model_is_not_saved_through_links(run: RunFolder, victim: Path) -> Non
     with pytest.raises(OSError, match="never followed"):
         export(tiny_ouro(), byte_tokenizer(), run.snapshot_at(5), run.path)
     assert sorted(path.name for path in victim.parent.iterdir()) == ["run", "victim"]
-
-
-def test_a_card_copies_the_models_own_files_only(run: RunFolder, victim: Path) -> None:
-    """A run that was received could otherwise have a private file copied to where it is published."""
-    run.model.mkdir()
-    (run.model / "config.json").symlink_to(victim)
-    with pytest.raises(OSError, match="never followed"):
-        install(run.path, run.path.parent / "card")
-    assert not (run.path.parent / "card" / "config.json").exists()
 
 
 def test_curves_are_not_drawn_through_a_link(run: RunFolder, victim: Path) -> None:

@@ -21,6 +21,7 @@ import torch
 
 from loopcd.analysis.progress import Tally
 from loopcd.decoding import LoopCD
+from loopcd.decoding.registry import METHODS
 from loopcd.evaluation import paper
 from loopcd.evaluation.engine import LocalEngine, plain
 from loopcd.evaluation.evaluate import default_folder
@@ -29,7 +30,7 @@ from loopcd.evaluation.plan import RunPlan
 from loopcd.evaluation.registry import CODE_TASKS
 from loopcd.evaluation.runner import Outcome, run_all
 from loopcd.evaluation.session import Session
-from loopcd.evaluation.specs import KINDS, MethodSpec
+from loopcd.evaluation.specs import MethodSpec
 from loopcd.evaluation.store import Store, open_store
 from loopcd.evaluation.task import Split, Task
 from loopcd.evaluation.tasks import steps
@@ -179,7 +180,7 @@ class Laboratory:
         manifest = make_manifest(task, self.engine, RunPlan((GREEDY,), None, temperature))
         settings = manifest["settings"]
         del settings["seeds"]
-        settings["methods"] = {name: plain(kind()) for name, kind in KINDS.items()}
+        settings["methods"] = {name: plain(kind()) for name, kind in METHODS.items()}
         settings["methods"]["loopcd"] = self.engine.settings(LoopCD())
         folder = self.cache / default_folder(manifest).name
         with open_store(folder, self.cache) as store:

@@ -1,9 +1,13 @@
-"""How fast, and how much memory: everything as a ratio of things measured alternately in one process."""
+"""How fast: everything as a ratio of things measured alternately in one process. `loopcd bench` and `loopcd verify`.
+
+Start with `timing` (samples, rounds, spreads) and `parts` (what a run measures). `speeds`, `exact`, `decode`, `vllm`,
+`reference` and `full_size` are the parts, on the models of `subjects` and the prompts of `jobs`; `traffic` counts the bytes of
+a step; `tables` shows a run and `compare` holds it against an earlier one. `verify` checks a model that was loaded.
+"""
 
 from loopcd.bench.compare import Change, compare
 from loopcd.bench.parts import PARTS, Settings, merged, run
-from loopcd.bench.report import write_report
-from loopcd.bench.tables import Table, change_table, tables
+from loopcd.bench.tables import change_table, tables
 from loopcd.bench.timing import Sample, Spread
 
 __all__ = [
@@ -12,11 +16,9 @@ __all__ = [
     "Sample",
     "Settings",
     "Spread",
-    "Table",
     "change_table",
     "compare",
     "merged",
     "run",
     "tables",
-    "write_report",
 ]

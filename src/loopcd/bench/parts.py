@@ -6,29 +6,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import transformers
 
-from loopcd.bench.compiled import bench_compiled
 from loopcd.bench.decode import bench_decode
-from loopcd.bench.devices import bench_devices
 from loopcd.bench.exact import bench_exact
 from loopcd.bench.full_size import bench_full_size
 from loopcd.bench.jobs import Subject
-from loopcd.bench.memory import LARGE, SMALL, bench_load, bench_memory
-from loopcd.bench.methods import bench_methods
-from loopcd.bench.overhead import bench_overhead
 from loopcd.bench.reference import bench_reference, checked_reference
+from loopcd.bench.speeds import bench_methods
 from loopcd.bench.subjects import MEDIUM
-from loopcd.bench.worst import bench_worst
-from loopcd.models import LoopedModel
 from loopcd.models.loading import built_in, load
 
-PARTS = ("methods", "exact", "decode", "overhead", "worst", "devices", "compile", "memory", "load")
-QUICK = ("methods", "decode", "load")
-ON_REQUEST = ("vllm", "reference", "full-size")  # need environments of their own, or much time and memory
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -44,9 +36,9 @@ class Settings:
     reference: str | None = None  # PYTHON,FOLDER: an interpreter and the public code, for the part of that name
 
     def __post_init__(self) -> None:
-        unknown = sorted(set(self.parts) - {*PARTS, *ON_REQUEST})
+        unknown = sorted(set(self.parts) - set(PARTS))
         if unknown or not self.parts:
-            raise ValueError(f"what={','.join(unknown) or 'nothing'}: some of {', '.join([*PARTS, *ON_REQUEST])}")
+            raise ValueError(f"what={','.join(unknown) or 'nothing'}: some of {', '.join(PARTS)}")
         if "reference" in self.parts:
             checked_reference(self.reference)
         if not self.batches or any(batch < 1 for batch in self.batches):
@@ -58,7 +50,8 @@ class Settings:
 
     @property
     def parts(self) -> Sequence[str]:
-        return self.what if self.what is not None else QUICK if self.quick else PARTS
+        runs = ("quick",) if self.quick else ("quick", "full")
+        return self.what if self.what is not None else [name for name, part in PARTS.items() if part.runs in runs]
 
     @property
     def hurried(self) -> bool:
@@ -69,14 +62,14 @@ class Settings:
         return given if given is not None else quick if self.quick else full
 
 
-def run(settings: Settings, say: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+def run(settings: Settings, say: Say = lambda _: None) -> dict[str, Any]:
     """Run the parts; `say` is told what is under way. `ratios` and `models` have the fixed form that checks read."""
     start = time.perf_counter()
     found: dict[str, Any] = {"ratios": {}, "models": {}, "machine": machine(), "quick": settings.quick}
     with one_thread():
         for part in settings.parts:
             began = time.perf_counter()
-            told = _PARTS[part](settings, say)
+            told = PARTS[part].measure(settings, say)
             found |= told if part == "methods" else {part: told}
             found.setdefault("seconds", {})[part] = time.perf_counter() - began
     found["seconds"]["all"] = time.perf_counter() - start
@@ -115,104 +108,70 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _names(settings: Settings) -> list[str]:
+def names(settings: Settings) -> list[str]:
     """The models to measure; `tiny-early`, which was not trained on the prompts, only where it is asked for."""
     return [name for name in built_in() if name != "tiny-early"] if settings.models is None else list(settings.models)
 
 
-def _subjects(settings: Settings, say: Callable[[str], None]) -> list[Subject]:
+def _subjects(settings: Settings, say: Say) -> list[Subject]:
     tokens = settings.of(24, 96, settings.max_new_tokens)
-    names = _names(settings)
-    if not names:
+    chosen = names(settings)
+    if not chosen:
         say("there are no built-in models yet: medium ones with random weights instead, on random prompts")
         return [Subject(name, make(), None, tokens) for name, make in MEDIUM.items()]
-    if len(set(names)) < len(names):
-        raise ValueError(f"models={','.join(names)}: each model once")
-    return [Subject(name, *load(name), tokens) for name in names]
+    if len(set(chosen)) < len(chosen):
+        raise ValueError(f"models={','.join(chosen)}: each model once")
+    return [Subject(name, *load(name), tokens) for name in chosen]
 
 
-def _methods(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+def _methods(settings: Settings, say: Say) -> dict[str, Any]:
     subjects = _subjects(settings, say)
     prompts, rounds = settings.of(2, 16), settings.of(9, 9, settings.rounds)
     seconds = 20 / (len(subjects) * len(settings.batches)) if settings.hurried else None
     return bench_methods(subjects, settings.batches, prompts, rounds, say, seconds)
 
 
-def _exact(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+def _exact(settings: Settings, say: Say) -> dict[str, Any]:
     return bench_exact(_subjects(settings, say), settings.batches, settings.of(8, 200), say)
 
 
-def _decode(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+def _decode(settings: Settings, say: Say) -> dict[str, Any]:
     contexts = (64, 256) if settings.quick else (64, 256, 1024)
     batches = settings.batches[:1] if settings.quick else settings.batches
     seconds = 3 if settings.hurried else None
     return bench_decode(contexts, batches, settings.of(5, 9, settings.rounds), settings.of(2, 8), say, seconds)
 
 
-def _overhead(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
-    vocabularies = (4096,) if settings.quick else (4096, 65536)
-    return bench_overhead(vocabularies, settings.of(1, 7, settings.rounds), settings.of(5, 24, settings.max_new_tokens), say)
-
-
-def _worst(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
-    rounds, tokens = settings.of(1, 3, settings.rounds), settings.of(48, 96, settings.max_new_tokens)
-    return bench_worst(settings.batches, rounds, tokens, say, settings.quick)
-
-
-def _devices(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
-    return bench_devices(_loaded(settings), settings.of(2, 9, settings.rounds), settings.of(3, 8), say)
-
-
-def _compile(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
-    rounds, steps = settings.of(2, 9, settings.rounds), settings.of(3, 8)
-    return bench_compiled(_loaded(settings), settings.batches, rounds, steps, say)
-
-
-def _loaded(settings: Settings) -> dict[str, LoopedModel]:
-    """The models that were asked for, and in a full run the medium ones."""
-    models = {name: make() for name, make in MEDIUM.items()} if not settings.quick else {}
-    return models | {name: load(name)[0] for name in _names(settings)}
-
-
-def _memory(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
-    names = _names(settings)
-    tokens, contexts = settings.of(32, 96, settings.max_new_tokens), (0,) if settings.quick else (0, 1000)
-    return bench_memory(names, settings.batches, tokens, say, contexts)
-
-
-def _load(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
-    return bench_load(SMALL if settings.quick else LARGE, say)
-
-
-def _vllm(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+def _vllm(settings: Settings, say: Say) -> dict[str, Any]:
     from loopcd.bench.vllm import bench_vllm
 
-    names = _names(settings)
     rounds, tokens = settings.of(3, 15, settings.rounds), settings.of(32, 96, settings.max_new_tokens)
-    return bench_vllm(names, max(settings.batches), rounds, tokens, settings.quick, say)
+    return bench_vllm(names(settings), max(settings.batches), rounds, tokens, settings.quick, say)
 
 
-def _reference(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+def _reference(settings: Settings, say: Say) -> dict[str, Any]:
     contexts = (64, 256) if settings.quick else (64, 256, 1024)
     rounds, tokens = settings.of(2, 7, settings.rounds), settings.of(8, 24, settings.max_new_tokens)
     return bench_reference(settings.reference, contexts, rounds, tokens, say)
 
 
-def _full_size(settings: Settings, say: Callable[[str], None]) -> dict[str, Any]:
+def _full_size(settings: Settings, say: Say) -> dict[str, Any]:
     return bench_full_size(settings.of(1, 5, settings.rounds), settings.of(1, 2), say)
 
 
-_PARTS: dict[str, Callable[[Settings, Callable[[str], None]], dict[str, Any]]] = {
-    "methods": _methods,
-    "exact": _exact,
-    "decode": _decode,
-    "overhead": _overhead,
-    "worst": _worst,
-    "devices": _devices,
-    "compile": _compile,
-    "memory": _memory,
-    "load": _load,
-    "vllm": _vllm,
-    "reference": _reference,
-    "full-size": _full_size,
+@dataclass(frozen=True)
+class Part:
+    """How it is measured, and in which runs: quick ones too, full ones, or only where it is `asked` for by name."""
+
+    measure: Callable[[Settings, Say], dict[str, Any]]
+    runs: Literal["quick", "full", "asked"] = "full"
+
+
+PARTS = {  # benchmarks/ adds its own
+    "methods": Part(_methods, "quick"),
+    "exact": Part(_exact),
+    "decode": Part(_decode, "quick"),
+    "vllm": Part(_vllm, "asked"),  # these need environments of their own, or much time and memory
+    "reference": Part(_reference, "asked"),
+    "full-size": Part(_full_size, "asked"),
 }

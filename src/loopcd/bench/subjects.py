@@ -1,4 +1,4 @@
-"""The models that are measured: the medium ones of the issue with random weights, and variants that make a point."""
+"""The models that are measured: medium ones with random weights, and variants that make a point."""
 
 from collections.abc import Callable
 from math import sqrt

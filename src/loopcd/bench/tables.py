@@ -1,52 +1,26 @@
 """What a run found, as tables for people: the same rows for the terminal and for the report."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from loopcd.bench.compare import Change
+from loopcd.evaluation.grid import Grid
 
 
-@dataclass(frozen=True)
-class Table:
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-    def markdown(self) -> str:
-        lines = [self.columns, ["---"] + ["---:"] * (len(self.columns) - 1), *self.rows]
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def tables(run: Mapping[str, Any]) -> list[Table]:
+def tables(run: Mapping[str, Any]) -> list[Grid]:
     """All tables of the parts that the run holds."""
-    makers = {
-        "ratios": ratio_tables,
-        "details": detail_tables,
-        "exact": exact_tables,
-        "decode": decode_tables,
-        "overhead": overhead_tables,
-        "worst": worst_tables,
-        "devices": device_tables,
-        "compile": compile_tables,
-        "memory": memory_tables,
-        "load": load_tables,
-        "vllm": vllm_tables,
-        "reference": reference_tables,
-        "full-size": full_size_tables,
-    }
-    return [table for part, make in makers.items() if run.get(part) for table in make(run[part])]
+    return [table for part, make in MAKERS.items() if run.get(part) for table in make(run[part])]
 
 
-def ratio_tables(ratios: Mapping[str, Any]) -> Iterator[Table]:
+def ratio_tables(ratios: Mapping[str, Any]) -> Iterator[Grid]:
     batches = sorted({batch for each in ratios.values() for batch in each}, key=int)
     columns = ["tokens per second over greedy", *(f"{name}, batch {batch}" for name in ratios for batch in batches)]
     names = list(dict.fromkeys(key for each in ratios.values() for batch in each.values() for key in batch))
     rows = [[key, *(spread(ratios[m].get(b, {}).get(key)) for m in ratios for b in batches)] for key in names]
-    yield Table("Methods", columns, rows)
+    yield Grid("Methods", columns, rows)
 
 
-def detail_tables(details: Mapping[str, Any]) -> Iterator[Table]:
+def detail_tables(details: Mapping[str, Any]) -> Iterator[Grid]:
     columns = ["what the methods did", "contested", "loops per token", "draft", "acceptance", "tokens a round"]
     columns += ["near ties", "texts as undrafted", "cache over plain"]
     rows = []
@@ -54,7 +28,7 @@ def detail_tables(details: Mapping[str, Any]) -> Iterator[Table]:
         for batch, methods in batches.items():
             for name, told in methods.items():
                 rows.append([f"{model}, batch {batch}, {name}", *_detail(told)])
-    yield Table("Details", columns, rows)
+    yield Grid("Details", columns, rows)
 
 
 def _detail(told: Mapping[str, Any]) -> list[str]:
@@ -72,7 +46,7 @@ def _detail(told: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def exact_tables(exact: Mapping[str, Any]) -> Iterator[Table]:
+def exact_tables(exact: Mapping[str, Any]) -> Iterator[Grid]:
     columns = ["drafted against undrafted", "texts the same", "drafted choices", "near ties among them", "acceptance"]
     rows = []
     for model, batches in exact.items():
@@ -83,10 +57,10 @@ def exact_tables(exact: Mapping[str, Any]) -> Iterator[Table]:
                     counts = [str(told["choices"]), str(told["near_ties"])]
                     label = f"{model}, batch {batch}, {name}, {draft}"
                     rows.append([label, same, *counts, percent(told["acceptance"])])
-    yield Table("Drafting changes no token", columns, rows)
+    yield Grid("Drafting changes no token", columns, rows)
 
 
-def decode_tables(decode: Mapping[str, Any]) -> Iterator[Table]:
+def decode_tables(decode: Mapping[str, Any]) -> Iterator[Grid]:
     columns = ["decoding, one thread", "batch", "context", "tokens per CPU second", "MB per token", "limit", "share of limit"]
     columns += ["reference, scaled to this bandwidth", "over it"]
     rows = []
@@ -106,11 +80,11 @@ def decode_tables(decode: Mapping[str, Any]) -> Iterator[Table]:
                     spread(cell.get("over_scaled_reference")),
                 ]
             )
-    yield Table(f"Decoding ({decode['bandwidth']['median'] / 1e9:.1f} GB/s measured between the rounds)", columns, rows)
+    yield Grid(f"Decoding ({decode['bandwidth']['median'] / 1e9:.1f} GB/s measured between the rounds)", columns, rows)
     yield from _across(decode)
 
 
-def _across(decode: Mapping[str, Any]) -> Iterator[Table]:
+def _across(decode: Mapping[str, Any]) -> Iterator[Grid]:
     rows = []
     for name, told in decode["models"].items():
         rows += [[f"{name}: largest over smallest batch, context {c}", spread(x)] for c, x in told["batch_gain"].items()]
@@ -123,87 +97,16 @@ def _across(decode: Mapping[str, Any]) -> Iterator[Table]:
                 ]
             )
     if rows:
-        yield Table("Across batches and contexts", ["across", "found"], rows)
+        yield Grid("Across batches and contexts", ["across", "found"], rows)
 
 
-def overhead_tables(overhead: Mapping[str, Any]) -> Iterator[Table]:
-    names = ["loopcd/greedy", "loopcd eager/greedy", "loopcd own coda/greedy"]
-    rows = [
-        [f"{model}, vocabulary {vocabulary}, {head} head", percent(told["contested"]), *(spread(told.get(n)) for n in names)]
-        for model, by_vocabulary in overhead.items()
-        for vocabulary, heads in by_vocabulary.items()
-        for head, told in heads.items()
-    ]
-    yield Table("What LoopCD costs", ["LoopCD over greedy", "contested", "LoopCD", "asked everywhere", "own coda"], rows)
-
-
-def worst_tables(worst: Mapping[str, Any]) -> Iterator[Table]:
-    rows = [
-        [f"{model}, batch {batch}, {draft}", percent(told["acceptance"]), spread(told["cold"]), spread(told["warm"])]
-        for model, batches in worst.items()
-        for batch, drafts in batches.items()
-        for draft, told in drafts.items()
-    ]
-    yield Table("Worst case", ["drafted over undrafted, random weights", "acceptance", "first text", "second text"], rows)
-
-
-def device_tables(devices: Mapping[str, Any]) -> Iterator[Table]:
-    models = list(devices)
-    names = list(dict.fromkeys(name for told in devices.values() for name in told["cost"]))
-    rows = [["a step takes", *(f"{devices[m]['step_seconds'] * 1e3:.2f} ms" for m in models)]]
-    rows += [["operators called in a step", *(f"{devices[m]['operators']['calls_per_step']:.0f}" for m in models)]]
-    rows += [[name, *(percent(devices[m]["cost"][name]["median"]) for m in models)] for name in names]
-    yield Table("What each device costs, as a share of a step", ["device", *models], rows)
-    stages = [[f"stage: {key}", *(percent(devices[m]["stages"][key]) for m in models)] for key in devices[models[0]]["stages"]]
-    kinds = devices[models[0]]["operators"]["share"]
-    stages += [[f"operators: {key}", *(percent(devices[m]["operators"]["share"][key]) for m in models)] for key in kinds]
-    yield Table("Where the time of a step goes", ["share of the time", *models], stages)
-
-
-def compile_tables(compiled: Mapping[str, Any]) -> Iterator[Table]:
-    rows = []
-    for model, batches in compiled.items():
-        for batch, told in batches.items():
-            found = (
-                [told["failed"], ""]
-                if "failed" in told
-                else [spread(told["compiled/plain"]), f"{told['start_up_seconds']:.0f} s"]
-            )
-            rows.append([f"{model}, batch {batch}", *found])
-    yield Table("Compiling", ["layers compiled by torch.compile", "compiled over plain", "longer at the first passes"], rows)
-
-
-def memory_tables(memory: Mapping[str, Any]) -> Iterator[Table]:
-    columns = ["peak of a process that generates", "plain", "drafted", "drafted over plain", "beyond the loaded model"]
-    columns += ["cache, drafted over plain"]
-    rows = []
-    for model, cases in memory.items():
-        for case, methods in cases.items():
-            for name, told in methods.items():
-                sizes = [f"{told[key]['peak_bytes'] / 1e6:.0f} MB" for key in ("plain", "drafted")]
-                more = (told["drafted"]["peak_bytes"] - told["drafted"]["loaded_bytes"]) / 1e6
-                less = (told["plain"]["peak_bytes"] - told["plain"]["loaded_bytes"]) / 1e6
-                found = [f"{told['drafted_over_plain']:.3f}", f"{less:.1f} and {more:.1f} MB"]
-                rows.append([f"{model}, {case}, {name}", *sizes, *found, f"{told['cache_over_plain']:.3f}"])
-    yield Table("Memory of drafting", columns, rows)
-
-
-def load_tables(load: Mapping[str, Any]) -> Iterator[Table]:
-    rows = [["checkpoint", f"{load['checkpoint_bytes'] / 1e9:.3f} GB"]]
-    if load["peak_bytes"] is not None:
-        rows += [["peak of resident memory beyond the imports", f"{load['peak_bytes'] / 1e9:.3f} GB"]]
-        rows += [["peak over checkpoint", f"{load['over_checkpoint']:.3f}"]]
-    rows += [["time", f"{load['seconds']:.1f} s"]]
-    yield Table("Loading", ["loading", "found"], rows)
-
-
-def vllm_tables(told: Mapping[str, Any]) -> Iterator[Table]:
+def vllm_tables(told: Mapping[str, Any]) -> Iterator[Grid]:
     names = list(dict.fromkeys(key for each in told.values() for key in each["ratios"]))
     columns = ["vLLM, tokens per second", *(f"{model}, batch {each['batch']}" for model, each in told.items())]
-    yield Table("vLLM", columns, [[key, *(spread(each["ratios"].get(key)) for each in told.values())] for key in names])
+    yield Grid("vLLM", columns, [[key, *(spread(each["ratios"].get(key)) for each in told.values())] for key in names])
 
 
-def reference_tables(told: Mapping[str, Any]) -> Iterator[Table]:
+def reference_tables(told: Mapping[str, Any]) -> Iterator[Grid]:
     columns = ["beside the public code, one thread, float32", "context", "tokens per CPU second", "reference"]
     columns += ["decoding over it", "prompt over it", "same text"]
     rows = []
@@ -212,10 +115,10 @@ def reference_tables(told: Mapping[str, Any]) -> Iterator[Table]:
             speeds = [f"{each['tokens_per_cpu_second'][side]['median']:.1f}" for side in ("ours", "reference")]
             same = "yes" if each["same_text"] else "no"
             rows.append([model, context, *speeds, spread(each["decode"]), spread(each["prompt"]), same])
-    yield Table("Beside the public code", columns, rows)
+    yield Grid("Beside the public code", columns, rows)
 
 
-def full_size_tables(told: Mapping[str, Any]) -> Iterator[Table]:
+def full_size_tables(told: Mapping[str, Any]) -> Iterator[Grid]:
     columns = ["full size, random weights", "weights", "threads", f"prompt of {told['prompt']}", "step", "GB/s"]
     columns += ["prompt over float32", "step over float32"]
     rows = []
@@ -226,15 +129,15 @@ def full_size_tables(told: Mapping[str, Any]) -> Iterator[Table]:
                 speed = f"{cell['bytes_per_second']['median'] / 1e9:.1f}"
                 over = [spread(cell.get(name)) for name in ("prompt_over_float32", "step_over_float32")]
                 rows.append([f"{model}, {kind}", f"{each['weights'][kind] / 1e9:.2f} GB", threads, *took, speed, *over])
-    yield Table("Full size", columns, rows)
+    yield Grid("Full size", columns, rows)
 
 
-def change_table(changes: Sequence[Change]) -> Table:
+def change_table(changes: Sequence[Change]) -> Grid:
     rows = [
         [each.name, str(each.before), str(each.now), f"{each.change:+.1%}", "changed" if each.flagged else ""]
         for each in changes
     ]
-    return Table("Against the earlier run", ["ratio", "before", "now", "change", "outside both spreads"], rows)
+    return Grid("Against the earlier run", ["ratio", "before", "now", "change", "outside both spreads"], rows)
 
 
 def spread(told: Mapping[str, float] | None) -> str:
@@ -245,3 +148,14 @@ def spread(told: Mapping[str, float] | None) -> str:
 
 def percent(share: float) -> str:
     return f"{share:.1%}"
+
+
+MAKERS: dict[str, Callable[[Mapping[str, Any]], Iterator[Grid]]] = {  # by what the run holds; benchmarks/ adds its own
+    "ratios": ratio_tables,
+    "details": detail_tables,
+    "exact": exact_tables,
+    "decode": decode_tables,
+    "vllm": vllm_tables,
+    "reference": reference_tables,
+    "full-size": full_size_tables,
+}

@@ -1,6 +1,8 @@
 """The command line: options in, calls of the library, tables or JSON out.
 
-Exit status 0 fine, 1 failed, 2 bad usage, 130 interrupted. With `--json` standard output holds one JSON object, nothing else.
+One file a command; start with `generate`. `group` holds what all share: how failures are shown, progress, tables. `methods`
+has the methods' settings as flags. Exit status 0 fine, 1 failed, 2 bad usage, 130 interrupted. With `--json` standard output
+holds one JSON object, nothing else.
 """
 
 # each adds its commands to the group

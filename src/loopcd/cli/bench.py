@@ -17,7 +17,7 @@ from loopcd.cli.group import main, print_tables
 @click.option("--batch", default="1,8", show_default=True, help="Batch sizes, comma-separated.")
 @click.option(
     "--what",
-    help="By commas: methods, exact, decode, overhead, worst, devices, compile, memory, load; vllm, reference, full-size.",
+    help="By commas: methods, exact, decode; where asked for: vllm, reference, full-size.",
 )
 @click.option("--reference", help="For the part of that name: PYTHON,FOLDER, an interpreter and the public code.")
 @click.option("--rounds", type=int, help="Rounds in which everything is timed once.")
@@ -31,7 +31,6 @@ from loopcd.cli.group import main, print_tables
     type=click.Path(),
     help="JSON of a run to show, instead of running one; again for further parts.",
 )
-@click.option("--report", type=click.Path(), help="Write this page (Markdown, with an SVG beside it).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def bench(
     names: str | None,
@@ -43,7 +42,6 @@ def bench(
     quick: bool,
     earlier: str | None,
     stored: tuple[str, ...],
-    report: str | None,
     as_json: bool,
 ) -> None:
     """Measure speed and memory: ratios of things run alternately in one process, with their spread."""
@@ -66,15 +64,12 @@ def bench(
         found = measuring.run(settings, lambda line: click.echo(line, err=True))
     with _believed(stored + (() if earlier is None else (earlier,))):
         changes = None if before is None else measuring.compare(found, before)
-        if report is not None:
-            for path in measuring.write_report(found, Path(report)):
-                click.echo(f"wrote {path}", err=True)
         if as_json:
             listed = [{**asdict(each), "change": each.change, "flagged": each.flagged} for each in changes or ()]
             click.echo(json.dumps(found if changes is None else {**found, "changes": listed}))
             return
         shown = measuring.tables(found) + ([] if changes is None else [measuring.change_table(changes)])
-        print_tables(*(_rich(each) for each in shown))
+        print_tables(*(each.rich() for each in shown))
 
 
 @contextmanager
@@ -88,17 +83,6 @@ def _believed(files: tuple[str, ...]) -> Iterator[None]:
         raise ValueError(
             f"{', '.join(files)}: not all of this is the JSON of a run ({type(error).__name__}: {error})"
         ) from error
-
-
-def _rich(each: Any) -> Any:
-    from rich.table import Table
-
-    table = Table(title=each.title)
-    for index, heading in enumerate(each.columns):
-        table.add_column(heading, justify="left" if index == 0 else "right", overflow="fold")
-    for row in each.rows:
-        table.add_row(*row)
-    return table
 
 
 def _read_run(path: str) -> dict[str, Any]:

@@ -58,39 +58,16 @@ def method_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-_SETTINGS = {
-    "greedy": (),
-    "loopcd": ("amateur_loop", "strength", "plausibility", "coda", "where"),
-    "loopguidance": ("early_loop", "weight", "adaptive", "coda"),
-    "noisecd": ("noise", "strength", "plausibility"),
-    "mti": ("entropy_threshold", "guidance", "negative_prompt", "plausibility"),
-    "selfeval": ("candidates",),
-}
-_EXIT = {"exit_threshold": "threshold", "min_loops": "min_loops", "exit_criterion": "criterion", "exited": "exited"}
-
-
 def build_method(name: str, given: dict[str, Any]) -> Any:
     """The method of that name with the settings that were given; a setting of another method is refused."""
-    import loopcd
+    from loopcd.decoding.registry import DRAFT, EXIT, build, own_settings
 
     given = {key: value for key, value in given.items() if value is not None}
-    exit_given = {_EXIT[key]: given.pop(key) for key in list(given) if key in _EXIT}
-    draft_given = {key: given.pop(key) for key in list(given) if key in ("draft", "draft_loops", "draft_length")}
-    foreign = sorted(set(given) - set(_SETTINGS[name]))
+    if given.pop("draft", False):
+        given = {**dict.fromkeys(DRAFT), **given}
+    foreign = sorted(set(given) - {*own_settings(name), *EXIT, *DRAFT})
     if foreign:
         flag = "--" + foreign[0].replace("_", "-")
-        owners = [method for method, settings in _SETTINGS.items() if foreign[0] in settings]
+        owners = [method for method in METHODS if foreign[0] in own_settings(method)]
         raise click.UsageError(f"{flag} is a setting of {', '.join(owners)}, not of {name}")
-    kinds = {
-        "greedy": loopcd.Greedy,
-        "loopcd": loopcd.LoopCD,
-        "loopguidance": loopcd.LoopGuidance,
-        "noisecd": loopcd.NoiseCD,
-        "mti": loopcd.MTI,
-        "selfeval": loopcd.SelfEval,
-    }
-    if exit_given:
-        given["exit"] = loopcd.EarlyExit(**exit_given)
-    if draft_given:
-        given["draft"] = loopcd.SelfDraft(draft_given.get("draft_loops"), draft_given.get("draft_length"))
-    return kinds[name](**given)
+    return build(name, given)

@@ -31,11 +31,8 @@ def models(
         listed = [asdict(row) for row in rows]
         click.echo(json.dumps({"context": context, "dtype": dtype, "quantize": quantize, "models": listed}))
         return
-    from rich.table import Table
+    from loopcd.evaluation.grid import Grid
 
-    table = Table(title=f"Looped models, cache for {context} tokens, {quantize or dtype}")
-    for heading in ("model", "family", "loops", "parameters", "weights", "slots", "cache", "amateur loop", "strength"):
-        table.add_column(heading, justify="left" if heading in ("model", "family") else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*row.cells())
-    print_tables(table)
+    headings = ("model", "family", "loops", "parameters", "weights", "slots", "cache", "amateur loop", "strength")
+    title = f"Looped models, cache for {context} tokens, {quantize or dtype}"
+    print_tables(Grid(title, headings, [row.cells() for row in rows], words=(0, 1)).rich())

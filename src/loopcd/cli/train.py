@@ -16,13 +16,6 @@ from loopcd.cli.group import main
 @click.option("--resume", is_flag=True, help="Go on where the run in the folder was interrupted.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--threads", type=int, help="Threads for torch.")
-@click.option("--trajectory", is_flag=True, help="Instead: several seeds, LoopCD's effect measured along training.")
-@click.option(
-    "--card",
-    type=click.Path(path_type=Path),
-    help="Then install the model in this folder, with its model card. Of a trajectory: what it found goes into the card of "
-    "the model that is there, or of the checkpoint that its rule picks.",
-)
 @click.option("--no-compile", is_flag=True, help="Do not compile the layers (slower, starts at once).")
 def train(
     recipe: str,
@@ -31,8 +24,6 @@ def train(
     resume: bool,
     seed: int,
     threads: int | None,
-    trajectory: bool,
-    card: Path | None,
     no_compile: bool,
 ) -> None:
     """Train RECIPE (tiny-huginn, tiny-ouro or tiny-cue); a run can be interrupted and resumed."""
@@ -45,10 +36,6 @@ def train(
         resume=resume,
         seed=seed,
         threads=threads,
-        trajectory=trajectory,
         compiled=not no_compile,
     )
     click.echo(f"made {made}", err=True)
-    if card is not None:
-        written = training.add_trajectory(out, card) if trajectory else training.make_card(out, card)
-        click.echo(f"wrote {written}", err=True)

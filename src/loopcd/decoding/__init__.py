@@ -1,4 +1,10 @@
-"""How the next token is chosen: the rules, the methods, exits, and the generation loop."""
+"""How the next token is chosen: the rules, the methods, exits, drafts, and the generation loop.
+
+Start with `rules`, the paper's formulas as functions of logits, then `methods`, whose settings are what users set, and
+`scoring`, a method at work. `loop` makes a text token by token; `exits` lets tokens leave early (`engine`, `passes`), `draft`
+and `rounds` write several tokens at once; `ticks`, `flight` and `batch` run texts that are at different loops. `generate` is
+what users call; `registry` knows every method and its settings by name.
+"""
 
 from loopcd.decoding.batch import Batch
 from loopcd.decoding.draft import SelfDraft

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 
+from loopcd.decoding.registry import METHODS, settings
 from loopcd.decoding.texts import StopTexts
-from loopcd.evaluation.specs import KINDS, MethodSpec
+from loopcd.evaluation.specs import MethodSpec
 from loopcd.models.loading import find, load
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _UNSUPPORTED = ("parallelize", "tp_plan", "peft", "delta", "autogptq", "gptqmode
 
 
 class LoopedLM(HFLM):
-    """`pretrained` is a built-in model, a folder or a hub id; `method` one of `specs.KINDS`.
+    """`pretrained` is a built-in model, a folder or a hub id; `method` one of `decoding.registry.METHODS`.
 
     Further arguments are the method's settings, as in `loopcd eval --methods` (amateur_loop=8, strength=0.2, …), `num_loops`,
     and those of lm-eval's HF model (dtype, device, batch_size, max_length, …).
@@ -97,10 +98,10 @@ register_model("loopcd")(LoopedLM)
 
 def _method(name: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The method, and the options that are none of its settings."""
-    if name not in KINDS:
-        raise ValueError(f"method={name!r}: one of {', '.join(KINDS)}")
-    own = MethodSpec(name).known()
-    foreign = [key for key in options if key not in own and any(key in MethodSpec(kind).known() for kind in KINDS)]
+    if name not in METHODS:
+        raise ValueError(f"method={name!r}: one of {', '.join(METHODS)}")
+    own = settings(name)
+    foreign = [key for key in options if key not in own and any(key in settings(kind) for kind in METHODS)]
     if foreign:
         raise ValueError(f"{foreign[0]}={options[foreign[0]]!r} is no setting of {name}: those are {', '.join(own) or 'none'}")
     spec = MethodSpec(name, tuple((key, value) for key, value in options.items() if key in own))

@@ -5,28 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from loopcd.decoding import MTI, EarlyExit, Greedy, LoopCD, LoopGuidance, Method, NoiseCD, SelfDraft, SelfEval
+from loopcd.decoding import Method
+from loopcd.decoding.registry import DRAFT, METHODS, build, settings
 
-KINDS: dict[str, type[Method]] = {
-    "greedy": Greedy,
-    "loopcd": LoopCD,
-    "loopguidance": LoopGuidance,
-    "noisecd": NoiseCD,
-    "mti": MTI,
-    "selfeval": SelfEval,
-}
-_OWN = {
-    "greedy": (),
-    "loopcd": ("amateur_loop", "strength", "plausibility", "coda", "where", "lazy"),
-    "loopguidance": ("early_loop", "weight", "adaptive", "coda"),
-    "noisecd": ("noise", "strength", "plausibility"),
-    "mti": ("entropy_threshold", "guidance", "negative_prompt", "plausibility"),
-    "selfeval": ("candidates", "temperature", "top_p"),
-}
-_EXIT = {"exit_threshold": "threshold", "min_loops": "min_loops", "exit_criterion": "criterion", "exited": "exited"}
-_DRAFT = {"draft_loops": "loops", "draft_length": "length"}
 Setting = bool | int | float | str
 
 
@@ -38,16 +20,12 @@ class MethodSpec:
     given: tuple[tuple[str, Setting], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.name not in KINDS:
-            raise ValueError(f"there is no method {self.name!r}: known are {', '.join(KINDS)}")
+        if self.name not in METHODS:
+            raise ValueError(f"there is no method {self.name!r}: known are {', '.join(METHODS)}")
         for setting, _ in self.given:
-            if setting not in self.known():
-                known = ", ".join(self.known())
+            if setting not in settings(self.name):
+                known = ", ".join(settings(self.name))
                 raise ValueError(f"{self.name} has no setting {setting!r}: its settings are {known}")
-
-    def known(self) -> tuple[str, ...]:
-        draft = tuple(_DRAFT) if KINDS[self.name].can_draft else ()
-        return (*_OWN[self.name], *_EXIT, *draft)
 
     @property
     def label(self) -> str:
@@ -60,27 +38,19 @@ class MethodSpec:
         """The label as a file name."""
         return re.sub(r"[^\w.=+-]+", "_", self.label)
 
-    def filled(self, settings: Mapping[str, Setting]) -> MethodSpec:
+    def filled(self, more: Mapping[str, Setting]) -> MethodSpec:
         """With these settings where none were given."""
         given = dict(self.given)
-        missing = tuple((name, value) for name, value in settings.items() if name not in given)
+        missing = tuple((name, value) for name, value in more.items() if name not in given)
         return MethodSpec(self.name, (*missing, *self.given))
 
     def published(self) -> bool:
         """Whether the paper's Tables 2 and 9 run it so; drafting changes no token."""
-        return all(name in ("amateur_loop", "strength", *_DRAFT) for name, _ in self.given)
+        return all(name in ("amateur_loop", "strength", *DRAFT) for name, _ in self.given)
 
     def build(self) -> Method:
-        given = dict(self.given)
-        own: dict[str, Any] = {name: value for name, value in given.items() if name in _OWN[self.name]}
-        leaving = {_EXIT[name]: value for name, value in given.items() if name in _EXIT}
-        drafting = {_DRAFT[name]: value for name, value in given.items() if name in _DRAFT}
-        if leaving:
-            own["exit"] = EarlyExit(**leaving)  # pyright: ignore[reportArgumentType]
-        if drafting:
-            own["draft"] = SelfDraft(**{"loops": None, "length": None, **drafting})  # pyright: ignore[reportArgumentType]
         try:
-            return KINDS[self.name](**own)
+            return build(self.name, dict(self.given))
         except TypeError as error:  # a text where a number belongs
             raise ValueError(f"--methods {self.label}: {error}") from error
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from loopcd.evaluation.engine import Engine
 from loopcd.evaluation.evaluate import Announce, Evaluation, evaluate
+from loopcd.evaluation.grid import Grid
 from loopcd.evaluation.plan import RunPlan
 from loopcd.evaluation.results import BASELINE, Results
 from loopcd.evaluation.runner import Report
@@ -136,11 +137,12 @@ def _write(made: Sweep, grids: dict[str, list[MethodSpec]], paper_practice: bool
     shares = {each.method: each.shares[made.metric] for each in made.tuning.results.methods}
     lines = [f"# Settings of {made.tuning.results.task}, {made.tuning.results.items} items, {made.tuning.results.model}", ""]
     lines += [PRACTICE if paper_practice else "Chosen here, reported on other items: report/results.md.", ""]
-    lines += [f"| setting | {made.metric} | chosen |", "|---|---|---|"]
-    for method, specs in grids.items():
-        for spec in specs:
-            mark = "yes" if spec == made.chosen[method] and len(specs) > 1 else ""
-            lines.append(f"| {spec.label} | {percent(shares[spec])} | {mark} |")
+    rows = [
+        (spec.label, percent(shares[spec]), "yes" if spec == made.chosen[method] and len(specs) > 1 else "")
+        for method, specs in grids.items()
+        for spec in specs
+    ]
+    lines += Grid("", ("setting", made.metric, "chosen"), rows, words=(0, 2)).lines()
     write_whole(made.page, "\n".join(lines) + "\n")
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loopcd.evaluation.examples import Example, Piece
+from loopcd.evaluation.grid import Grid
 from loopcd.evaluation.results import MethodResult, Results
 from loopcd.evaluation.statistics import Comparison, Share
 
@@ -79,9 +80,7 @@ def markdown(results: Results, manifest: dict[str, Any], examples: Sequence[Exam
     headings, rows = cells(results)
     lines = [f"# {results.task}, {results.items} items, {results.model}", ""]
     lines += [f"**{remark}**", ""] if remark else []
-    lines += [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
-    lines += [f"| {' | '.join(row)} |" for row in rows]
-    lines += ["", note(results), "", "## What was run", "", *described(manifest), ""]
+    lines += [*Grid("", headings, rows).lines(), "", note(results), "", "## What was run", "", *described(manifest), ""]
     if examples:
         lines += [f"## Where greedy and {examples[0].method} part", ""]
         for example in examples:

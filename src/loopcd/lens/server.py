@@ -19,7 +19,7 @@ from starlette.routing import Route
 from loopcd.decoding import Method
 from loopcd.evaluation.engine import LocalEngine
 from loopcd.evaluation.task import Task
-from loopcd.lens import methods
+from loopcd.lens import form
 from loopcd.lens.examples import Example, Found, read_examples, search
 from loopcd.lens.guard import LARGEST_FILE, Guard, TooLarge
 from loopcd.lens.live import live_events
@@ -55,7 +55,7 @@ class Viewer:
             "served": {
                 "prompt": self.prompt,
                 "suggestion": self.task.items[0].prompt if self.task is not None else "",
-                "methods": methods.offered(self.engine),
+                "methods": form.offered(self.engine),
                 "chosen": self.given,
                 "searchable": self.task is not None,
                 "max_new_tokens": self.max_new_tokens,
@@ -99,7 +99,7 @@ class Viewer:
         sides = [side for side in ("left", "right") if asked.get(side) is not None]
         if "left" not in sides:
             raise ValueError("left: a method")
-        return [methods.chosen(asked[side], side, self.engine) for side in sides]
+        return [form.chosen(asked[side], side, self.engine) for side in sides]
 
     def read(self, path: Path, name: str) -> dict[str, Any]:
         """The examples of a file that was sent. All that the page will ask of them is made once before they are added."""

@@ -1,4 +1,10 @@
-"""What a looped model is: the four stages, the cache, the families, and how to load one."""
+"""What a looped model is: the four stages, the cache, the families, and how to load one.
+
+Start with `stages`: begin, advance, readout and head, and `forward` made of them. `cache` holds one slot (`slots`) for each
+loop and layer; `layers` are the layers, `coda` what an amateur sees through a coda. Each family is one file (`huginn`, `ouro`,
+…) on `recurrent` or `stacked`. `loading.load` finds and checks a checkpoint (`recognition`, `checkpoint`) and lays it out
+(`layout`, `int8`); `presets` has LoopCD's setting for each model, `places` rows that are at different loops.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -17,8 +17,8 @@ ELEMENTS: dict[str, str] = {  # name: module and attribute
     "fig2a": f"{_HERE}.uncertainty:FIG2A",
     "fig2bc": f"{_HERE}.uncertainty:FIG2BC",
     "table1": f"{_HERE}.perturbation:TABLE1",
-    "table2": f"{_HERE}.methods:TABLE2",
-    "table3": f"{_HERE}.methods:TABLE3",
+    "table2": f"{_HERE}.comparison:TABLE2",
+    "table3": f"{_HERE}.comparison:TABLE3",
     "table4": f"{_HERE}.settings:TABLE4",
     "fig3": f"{_HERE}.hard_tokens:FIG3",
     "table5": f"{_HERE}.settings:TABLE5",
@@ -31,7 +31,6 @@ ELEMENTS: dict[str, str] = {  # name: module and attribute
     "table10": f"{_HERE}.robustness:TABLE10",
     "fig6": f"{_HERE}.texts:FIG6",
     "app": f"{_HERE}.texts:APPENDIX",
-    "auto": "loopcd.analysis.auto:ELEMENT",  # beyond the paper: an amateur chosen token by token
 }
 
 

@@ -9,6 +9,7 @@ from loopcd.analysis.rendering.cells import heading, shown
 from loopcd.analysis.rendering.page import Page
 from loopcd.analysis.result import Cell, Table, Unit
 from loopcd.evaluation.examples import Example, Piece
+from loopcd.evaluation.grid import Grid
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
 
@@ -31,18 +32,17 @@ def markdown(page: Page, picture: str | None = None) -> str:
 def index(pages: Sequence[Page], title: str, command: str) -> str:
     """A list of all pages with what was found."""
     lines = [f"# {title}", "", f"Made by `{command}`. Settings: {pages[0].settings_line}.", ""]
-    lines += ["| | the paper's claim | here | found |", "|---|---|---|---|"]
-    for page in pages:
-        finding = page.result.finding
-        lines.append(f"| [{page.title}]({page.name}.md) | {finding.claim} | {finding.verdict} | {finding.found} |")
+    findings = [(f"[{page.title}]({page.name}.md)", page.result.finding) for page in pages]
+    rows = [(link, finding.claim, finding.verdict, finding.found) for link, finding in findings]
+    lines += Grid("", ("", "the paper's claim", "here", "found"), rows, words=range(4)).lines()
     return "\n".join(lines) + "\n"
 
 
 def table_lines(table: Table) -> list[str]:
     headings = [escaped(heading(column.heading, column.unit)) for column in table.columns]
-    marks = ["---" if column.unit == "text" else "---:" for column in table.columns]
     body = [[_cell(cell, column.unit) for cell, column in zip(row, table.columns, strict=True)] for row in table.rows]
-    return [_line(headings), _line(marks), *map(_line, body)]
+    words = [place for place, column in enumerate(table.columns) if column.unit == "text"]
+    return Grid("", headings, body, words).lines()
 
 
 def _cell(cell: Cell, unit: Unit) -> str:
@@ -52,10 +52,6 @@ def _cell(cell: Cell, unit: Unit) -> str:
 def escaped(text: str) -> str:
     """Text that Markdown shows as it is, on one line."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.splitlines())).strip() if text.strip() else text
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _has_intervals(table: Table) -> bool:

@@ -13,12 +13,12 @@ from math import sqrt
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from loopcd.analysis.contests import Contests, at_loop
+from experiments.contests import Contests, at_loop
+from experiments.dynamics import PLAUSIBILITY, answer_traces
 from loopcd.decoding import Generation, LoopCD
 from loopcd.evaluation.statistics import mcnemar
 from loopcd.evaluation.tasks.steps import Problem
 from loopcd.models import LoopedModel
-from loopcd.training.dynamics import PLAUSIBILITY, answer_traces
 from loopcd.training.measure import answers, right
 
 STRENGTHS = (0.1, 0.2, 0.3)

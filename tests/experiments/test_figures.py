@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 import torch
 
+from experiments import trajectory
+from experiments.card import install_trajectory
+from experiments.dynamics import dynamics
+from experiments.effects import Effect, Setting, effects, grid
+from experiments.figures import Extent, add_trajectory, chosen_setting, make_card
+from experiments.trajectory import Plan, plan_of, read_trajectory, run_trajectory
 from loopcd.decoding import LoopCD
 from loopcd.evaluation.tasks import steps
 from loopcd.models import LoopedModel
 from loopcd.models.loading import built_in
-from loopcd.training import Extent, add_trajectory, make_card, trajectory
-from loopcd.training.card import install_trajectory
-from loopcd.training.dynamics import dynamics
-from loopcd.training.effects import Effect, Setting, effects, grid
-from loopcd.training.figures import chosen_setting
 from loopcd.training.measure import answers, right
 from loopcd.training.progress import Display
 from loopcd.training.trainer import Pace, Trainer
-from loopcd.training.trajectory import Plan, plan_of, read_trajectory, run_trajectory
 from training.small import TOKENIZER, small_recipe
 
 PROBLEMS = steps.problems("steps-easy", "tuning", 6)
@@ -139,7 +139,7 @@ def test_the_checkpoint_that_the_rule_picks_is_installed_with_its_trajectory(tmp
     assert not target.exists()
     _set_gains(tmp_path / "run", {(0, 600): 0.5, (1, 600): 0.6})
     card = add_trajectory(tmp_path / "run", target, extent, quiet=True).read_text()
-    for part in ("# tiny-early", "loopcd train tiny-cue --trajectory", "a model still learning", "seed 1 at 600 tokens"):
+    for part in ("# tiny-early", "python -m experiments trajectory tiny-cue", "a model still learning", "seed 1 at 600 tokens"):
         assert part in card
     assert "| steps-cue-shift |" in card and "steps-easy" not in card
     snapshot = tmp_path / "run/seed-1/snapshots/tokens-000000600/model.safetensors"

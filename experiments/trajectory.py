@@ -14,12 +14,12 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from experiments.effects import Setting, effects
 from loopcd.evaluation.tasks import steps
 from loopcd.models import LoopedModel
 from loopcd.models.loading import load
 from loopcd.tracing import writing
 from loopcd.training.checkpoints import RunFolder, read_records
-from loopcd.training.effects import Setting, effects
 from loopcd.training.measure import answers, right, right_by_loop
 from loopcd.training.progress import Display
 from loopcd.training.recipes import recipe_named
@@ -58,7 +58,7 @@ class Plan:
 
 
 def plan_of(recipe: str) -> Plan:
-    """What `loopcd train RECIPE --trajectory` runs."""
+    """What `python -m experiments trajectory RECIPE` runs."""
     if recipe == "tiny-cue":  # the design was found with seeds 0 and 1, so it is tested on others
         variants = ("steps-cue", "steps-cue-shift")
         return Plan(recipe, seeds=(2, 3, 4), tokens=2_600_000, first=1_200_000, variants=variants)

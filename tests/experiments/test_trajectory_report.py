@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loopcd.training.trajectory_report import draw_trajectory, early_checkpoint, finding, pooled_table, trajectory_section
+from experiments.trajectory_report import draw_trajectory, early_checkpoint, finding, pooled_table, trajectory_section
 
 
 def record(seed: int, tokens: int, variant: str, difference: float, margin: float = 0.01) -> dict[str, Any]:

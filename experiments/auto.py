@@ -1,4 +1,4 @@
-"""Beyond the paper: an amateur that is chosen at every token, against the fixed loop. `loopcd reproduce auto`.
+"""Beyond the paper: an amateur that is chosen at every token, against the fixed loop. `python -m experiments auto`.
 
 The paper's last section hopes for more from "adaptively selecting the optimal contrasting loop index during decoding". Each
 rule here makes the amateur's logits of the plausible tokens from what the first half of the loops say about them:
@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from loopcd.analysis.contests import Contests, at_loop
+from experiments.contests import Contests, at_loop
 from loopcd.analysis.elements.columns import points
 from loopcd.analysis.elements.element import Element
 from loopcd.analysis.laboratory import GREEDY, Laboratory, Wanted

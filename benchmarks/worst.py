@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from loopcd.bench.jobs import Subject, token_count
-from loopcd.bench.methods import drafting
+from loopcd.bench.speeds import drafting
 from loopcd.bench.subjects import MEDIUM, disagreeing
 from loopcd.bench.timing import Sample, Stopwatch, ratio
 from loopcd.decoding import Greedy, Method, SelfDraft

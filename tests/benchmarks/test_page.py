@@ -1,11 +1,13 @@
 """The page and its picture, from a tiny run."""
 
+import json
 from pathlib import Path
 from typing import Any
 
-from loopcd.bench import write_report
-from loopcd.bench.paper import outlooks
-from loopcd.bench.report import page
+from click.testing import CliRunner
+
+from benchmarks.page import main, page, write_report
+from benchmarks.paper import outlooks
 
 
 def test_the_page_holds_the_runs_figures_and_the_formula(found: dict[str, Any], folders: list[str], tmp_path: Path) -> None:
@@ -42,3 +44,10 @@ def test_a_run_of_one_part_makes_a_page_too(found: dict[str, Any], tmp_path: Pat
 def test_the_same_run_gives_the_same_files(found: dict[str, Any], tmp_path: Path) -> None:
     once, again = (write_report(found, tmp_path / name / "p.md") for name in ("a", "b"))
     assert [path.read_bytes() for path in once] == [path.read_bytes() for path in again]
+
+
+def test_a_stored_run_is_made_a_page(found: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps(found))
+    done = CliRunner().invoke(main, [str(tmp_path / "run.json"), "--out", str(tmp_path / "page.md")])
+    assert done.exit_code == 0, done.output
+    assert "What LoopCD costs" in (tmp_path / "page.md").read_text() and (tmp_path / "page.svg").is_file()

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.effects import Effect, Setting
 from loopcd.training.curves import saved
-from loopcd.training.effects import Effect, Setting
 
 Record = dict[str, Any]
 

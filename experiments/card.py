@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from experiments.trajectory import FILE, read_trajectory
+from experiments.trajectory_report import draw_trajectory, early_checkpoint, trajectory_section
 from loopcd.evaluation.statistics import wilson
 from loopcd.evaluation.tasks.steps import VARIANTS, related
 from loopcd.tracing import writing
 from loopcd.training.checkpoints import RunFolder, read_record
 from loopcd.training.curves import draw_curves
-from loopcd.training.trajectory import FILE, read_trajectory
-from loopcd.training.trajectory_report import draw_trajectory, early_checkpoint, trajectory_section
 
 WHAT_MISLEADS = {
     "steps": "`steps-hard` lies outside of the training mix (more steps, larger numbers). `steps-shift` holds only problems "
@@ -72,7 +72,7 @@ def install_early(trajectory: str | Path, target: str | Path) -> Path:
     draw_curves(run.path, folder / "curves.png")
     record = run.read_run()
     recipe = record["recipe"]
-    record["command"] = f"loopcd train {recipe['name']} --trajectory"
+    record["command"] = f"python -m experiments trajectory {recipe['name']}"
     recipe["description"] += f"; a checkpoint of the training of {recipe['name']}: a model still learning"
     recipe["name"] = folder.name
     record["log"] = [entry for entry in run.read_log() if entry["tokens"] <= chosen["tokens"]]

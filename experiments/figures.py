@@ -16,14 +16,15 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from experiments.card import install, install_early, install_trajectory, write_card
+from experiments.dynamics import dynamics
+from experiments.effects import Effect, Setting, effects, grid
 from loopcd.decoding import Generation
 from loopcd.evaluation.tasks import steps
 from loopcd.models import LoopedModel
 from loopcd.models.loading import load
 from loopcd.tracing.writing import write_whole
 from loopcd.training.checkpoints import read_record
-from loopcd.training.dynamics import dynamics
-from loopcd.training.effects import Effect, Setting, effects, grid
 from loopcd.training.measure import answers, right
 from loopcd.training.progress import Display
 
@@ -50,6 +51,26 @@ def measure_figures(folder: str | Path, extent: Extent | None = None, quiet: boo
             _measure_variant(model, tokenizer, each, extent, book, display)
         book.get(f"dynamics/{variant}", lambda: _dynamics(model, tokenizer, variant, extent.read))
     return book.figures
+
+
+def make_card(run: str | Path, target: str | Path, extent: Extent | None = None, quiet: bool = False) -> Path:
+    """Install the model of a finished run into `target`, measure what is missing of its figures, and write its card."""
+    return _measured_card(install(run, target), extent, quiet)
+
+
+def add_trajectory(trajectory: str | Path, target: str | Path, extent: Extent | None = None, quiet: bool = False) -> Path:
+    """Put a finished trajectory into the card of the model in `target`.
+
+    Where there is none yet, that is the checkpoint which the rule picks from the trajectory.
+    """
+    if not (Path(target) / "config.json").exists():
+        install_early(trajectory, target)
+    return _measured_card(install_trajectory(trajectory, target), extent, quiet)
+
+
+def _measured_card(folder: Path, extent: Extent | None, quiet: bool) -> Path:
+    measure_figures(folder, extent, quiet)
+    return write_card(folder)
 
 
 class _Book:

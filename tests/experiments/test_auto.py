@@ -9,10 +9,10 @@ import torch
 import loopcd
 from analysis.labs import Counting
 from decoding.runs import tokens_of
+from experiments import auto
+from experiments.auto import ChosenAmateur, Measured, Variant, contest, divergence, jensen_shannon, peak, variants
+from experiments.contests import Contests, at_loop
 from hand_traces import hand_trace
-from loopcd.analysis import auto
-from loopcd.analysis.auto import ChosenAmateur, Measured, Variant, contest, divergence, jensen_shannon, peak, variants
-from loopcd.analysis.contests import Contests, at_loop
 from loopcd.analysis.laboratory import GREEDY, Laboratory
 from loopcd.decoding import rules
 from loopcd.decoding.auto import candidate_loops

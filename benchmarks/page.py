@@ -1,21 +1,26 @@
 """docs/performance.md, written from a run's JSON."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import click
 import torch
 
-from loopcd.bench.paper import ACCEPTANCES, CONTEXT, GPUS, Outlook, outlooks
-from loopcd.bench.plot import draw
-from loopcd.bench.tables import Table, percent, tables
+from benchmarks.paper import ACCEPTANCES, CONTEXT, GPUS, Outlook, outlooks
+from benchmarks.parts import register
+from benchmarks.plot import draw
+from loopcd.bench.parts import merged
+from loopcd.bench.tables import percent, tables
 from loopcd.decoding.rounds import NEAR
+from loopcd.evaluation.grid import Grid
 from loopcd.tracing.writing import write_whole
 
 _HEAD = """# Performance
 
-Made by `loopcd bench --report docs/performance.md --from RUN.json` from a run of `loopcd bench --json`, or from several of
-different parts (`--from` again); not edited by hand.
+Made by `python -m benchmarks.page RUN.json` from a run of `python -m benchmarks --json`, or from several of different parts;
+not edited by hand. `loopcd bench` measures the methods, their exactness and decoding anywhere.
 Machine: {processor}, {cores} cores, one thread, torch {torch}, transformers {transformers}; load average {load_average:.1f}
 when the run began.{quick}
 
@@ -148,7 +153,7 @@ def _contested(run: Mapping[str, Any]) -> str:
     )
 
 
-def traffic_table(views: Mapping[str, Outlook]) -> Table:
+def traffic_table(views: Mapping[str, Outlook]) -> Grid:
     columns = ["bytes for a token", "one loop", "loops", "rest of the weights", "keys and values", "in all"]
     rows = []
     for name, view in views.items():
@@ -157,14 +162,28 @@ def traffic_table(views: Mapping[str, Outlook]) -> Table:
         sizes = [f"{size / 1e9:.2f} GB" for size in (rest, traffic.cache, traffic.per_token())]
         limits = [f"{view.limits[gpu]:.0f}" for gpu in GPUS]
         rows.append([name, f"{traffic.loop / 1e9:.2f} GB", str(traffic.loops), *sizes, *limits])
-    return Table("Traffic", [*columns, *(f"tokens/s, {gpu}" for gpu in GPUS)], rows)
+    return Grid("Traffic", [*columns, *(f"tokens/s, {gpu}" for gpu in GPUS)], rows)
 
 
-def plan_table(views: Mapping[str, Outlook]) -> Table:
+def plan_table(views: Mapping[str, Outlook]) -> Grid:
     rows = []
     for name, view in views.items():
         for loops, each in view.by_loops().items():
             rows.append(
                 [f"{name}, {loops} of {view.traffic.loops} loops draft", *(f"{x.gain:.2f} (k = {x.length})" for x in each)]
             )
-    return Table("Plans", ["expected gain by acceptance", *(f"p = {p}" for p in ACCEPTANCES)], rows)
+    return Grid("Plans", ["expected gain by acceptance", *(f"p = {p}" for p in ACCEPTANCES)], rows)
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), default=Path("docs/performance.md"), show_default=True)
+def main(runs: tuple[Path, ...], out: Path) -> None:
+    """Make the page of the JSON of RUNS; of a part that several have, the last."""
+    register()
+    for path in write_report(merged([json.loads(each.read_text()) for each in runs]), out):
+        click.echo(f"wrote {path}", err=True)
+
+
+if __name__ == "__main__":
+    main()

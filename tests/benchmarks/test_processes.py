@@ -1,10 +1,13 @@
 """What runs in processes of its own, or needs a compiler."""
 
-import pytest
+from functools import partial
 
-from loopcd.bench import memory
-from loopcd.bench.compiled import bench_compiled
-from loopcd.bench.memory import bench_load, bench_memory, resident
+import pytest
+import torch
+
+from benchmarks import memory
+from benchmarks.compiled import bench_compiled
+from benchmarks.memory import bench_load, bench_memory, resident
 from loopcd.bench.tables import tables
 from loopcd.models import HuginnConfig
 from tools import tiny_ouro
@@ -19,7 +22,8 @@ def test_loading_is_measured_in_a_fresh_process() -> None:
     assert told["peak_bytes"] is None or told["peak_bytes"] > 0
 
 
-def test_generating_is_measured_plain_and_drafted(folders: list[str]) -> None:
+def test_generating_is_measured_plain_and_drafted(folders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "METHODS", ("loopcd",))
     found = bench_memory(folders[:1], (1,), 4, lambda _: None, contexts=(60,))
     if resident("VmHWM") is None:
         assert found == {}
@@ -37,7 +41,8 @@ def test_a_process_that_fails_is_named_with_its_reason(monkeypatch: pytest.Monke
             bench_memory(["some-model"], (1,), 4, lambda _: None)
 
 
-def test_compiling_is_measured_or_its_failure_told() -> None:
+def test_compiling_is_measured_or_its_failure_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     found = bench_compiled({"tiny": tiny_ouro()}, (1,), 1, 2, lambda _: None)
     assert {"start_up_seconds", "compiled/plain"} == set(found["tiny"]["1"]) or "failed" in found["tiny"]["1"]
     assert tables({"compile": found})[0].rows[0][0] == "tiny, batch 1"

@@ -18,7 +18,7 @@ from loopcd.models import HuginnConfig, HuginnForCausalLM
 _LOADER = textwrap.dedent(
     """
     import json, sys, time
-    import loopcd.bench.memory as memory
+    import benchmarks.memory as memory
     from loopcd.models.loading import load
     before, start = memory.resident("VmRSS"), time.perf_counter()
     load(sys.argv[1])
@@ -29,9 +29,9 @@ _GENERATOR = textwrap.dedent(
     """
     import json, sys
     import torch
-    import loopcd.bench.memory as memory
+    import benchmarks.memory as memory
     from loopcd.bench.jobs import Subject
-    from loopcd.bench.methods import suite
+    from loopcd.bench.speeds import suite
     from loopcd.models.loading import load
     torch.set_num_threads(1)
     name, method, batch, tokens, context = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6])
@@ -50,6 +50,7 @@ _GENERATOR = textwrap.dedent(
     """
 )
 
+METHODS = ("greedy", "loopcd")  # each plain and drafted
 LARGE = HuginnConfig(  # 1.1 GB in float32
     n_embd=2048,
     n_heads=16,
@@ -114,7 +115,7 @@ def bench_memory(
     found: dict[str, Any] = {}
     if resident("VmHWM") is None:
         return found
-    for name, batch, context, method in product(names, batches, contexts, ("greedy", "loopcd")):
+    for name, batch, context, method in product(names, batches, contexts, METHODS):
         case = f"batch {batch}" + (f", context {context}" if context else "")
         say(f"memory: {name}, {case}, {method}")
         sizes = str(batch), str(tokens), str(context)

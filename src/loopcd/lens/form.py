@@ -1,9 +1,10 @@
 """The methods that the page offers, with the settings of each as fields of a form."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from loopcd.decoding import Method
+from loopcd.decoding.registry import METHODS, settings
 from loopcd.evaluation.engine import LocalEngine
 from loopcd.evaluation.specs import MethodSpec
 from loopcd.models.presets import preset
@@ -37,38 +38,38 @@ class Field:
             raise ValueError(f"{self.name}={value!r}: a number{' of ' if bounds else ''}{' and '.join(bounds)}")
 
 
-_LEAVING = (
+_SHOWN = (  # of all settings those in the form, in its order
+    Field("amateur_loop", "amateur loop", low=1, step=1),
+    Field("early_loop", "early loop", low=1, step=1),
+    Field("weight", "weight ω", low=0, step=0.1),
+    Field("noise", "noise σ", low=0, step=0.1),
+    Field("strength", "strength λ", low=0, step=0.05),
+    Field("entropy_threshold", "entropy threshold τ", low=0, step=0.1),
+    Field("guidance", "guidance ω", step=0.1),
+    Field("negative_prompt", "negative prompt", type="text"),
+    Field("plausibility", "plausibility α", low=0, high=1, step=0.01),
+    Field("candidates", "candidates", low=1, high=16, step=1),
     Field("exit_threshold", "change below", low=0, step=0.005, rare=True),
     Field("min_loops", "after at least", low=0, step=1, rare=True),
 )
 
 
 def offered(engine: LocalEngine) -> list[dict[str, Any]]:
-    """Names, titles and fields, with the values that hold for this model."""
+    """Names, titles and fields, with the values that hold for this model: its preset, or the method's defaults."""
     loops = engine.num_loops or engine.model.num_loops
-    own = preset(engine.model, loops)
-    plausibility = Field("plausibility", "plausibility α", 0.1, low=0, high=1, step=0.01)
-    strength = Field("strength", "strength λ", own.strength, low=0, step=0.05)
-    amateur = Field("amateur_loop", "amateur loop", own.amateur_loop, low=1, high=loops - 1, step=1)
-    methods = {
-        "greedy": ("Greedy", ()),
-        "loopcd": ("LoopCD", (amateur, strength, plausibility)),
-        "loopguidance": ("LoopGuidance", (
-            Field("early_loop", "early loop", 1, low=1, high=loops - 1, step=1),
-            Field("weight", "weight ω", 1.0, low=0, step=0.1),
-        )),
-        "noisecd": ("NoiseCD", (Field("noise", "noise σ", 0.5, low=0, step=0.1), strength, plausibility)),
-        "mti": ("MTI", (
-            Field("entropy_threshold", "entropy threshold τ", 1.0, low=0, step=0.1),
-            Field("guidance", "guidance ω", 1.5, step=0.1),
-            Field("negative_prompt", "negative prompt", "OUTPUT ERROR", type="text"),
-            plausibility,
-        )),
-        "selfeval": ("SelfEval", (Field("candidates", "candidates", 4, low=1, high=16, step=1),)),
-    }  # fmt: skip
+    own = asdict(preset(engine.model, loops))
+
+    def filled(field: Field, kind: type[Method]) -> dict[str, Any]:
+        value = own.get(field.name) or getattr(kind, field.name, None)
+        return vars(replace(field, value=value, high=loops - 1 if field.name.endswith("_loop") else field.high))
+
     return [
-        {"name": name, "title": title, "settings": [vars(field) for field in (*fields, *_LEAVING)]}
-        for name, (title, fields) in methods.items()
+        {
+            "name": name,
+            "title": kind.__name__,
+            "settings": [filled(each, kind) for each in _SHOWN if each.name in settings(name)],
+        }
+        for name, kind in METHODS.items()
     ]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loopcd.bench.paper import Outlook
+from benchmarks.paper import Outlook
 from loopcd.tracing.writing import replacing
 
 SHOWN = ("loopcd", "greedy+draft", "loopcd+draft", "exit+loopcd", "noisecd", "mti", "selfeval")

@@ -1,9 +1,11 @@
-"""The arithmetic on docs/paper.md."""
+"""The arithmetic on docs/paper.md, and what is to be expected of a GPU."""
 
 import re
 from pathlib import Path
 
-from loopcd.bench.paper import BENCHMARKS, GPUS, PUBLISHED, decode_hours, row_bytes
+import pytest
+
+from benchmarks.paper import BENCHMARKS, CONTEXT, GPUS, PUBLISHED, decode_hours, outlooks, row_bytes
 from loopcd.evaluation import paper
 from loopcd.models.presets import PUBLIC, empty_model
 
@@ -45,3 +47,21 @@ def test_settings_and_figures_are_the_papers() -> None:
         assert setting == f"{used.amateur_loop}, {used.strength}"
         theirs = [paper.beside(public, task, "greedy"), paper.beside(public, task, "loopcd", used)]
         assert [greedy, contrasted] == [" / ".join(f"{figure:.2f}" for figure in each.values()) for each in theirs]
+
+
+def test_on_paper_the_published_models_move_what_their_sizes_say() -> None:
+    views = outlooks()
+    huginn, ouro = views["Huginn-0125"], views["Ouro-1.4B"]
+    # 4 layers of 5280 × (4 × 5280 + 3 × 17920) and the adapter, in bfloat16
+    assert huginn.traffic.loop == pytest.approx(2 * (4 * 5280 * (4 * 5280 + 3 * 17920) + 2 * 5280**2), rel=1e-3)
+    assert ouro.traffic.loop == pytest.approx(2 * 24 * 2048 * (4 * 2048 + 3 * 5632), rel=1e-3)
+    assert huginn.traffic.cache == 2 * 2 * (4 + 4 * 32) * CONTEXT * 5280
+    assert huginn.limits["H100 SXM"] == pytest.approx(3.35e12 / huginn.traffic.per_token())
+    assert ouro.coda == 0 < huginn.coda
+
+
+def test_drafts_that_are_accepted_more_often_gain_more() -> None:
+    for each in outlooks()["Huginn-0125"].by_loops().values():
+        assert [x.gain for x in each] == sorted(x.gain for x in each)
+        assert [x.length for x in each] == sorted(x.length for x in each)
+    assert list(outlooks()["Ouro-1.4B"].by_loops()) == [1, 2]

@@ -1,0 +1,73 @@
+"""The parts of this folder, and how much of each a run measures."""
+
+from typing import Any
+
+from benchmarks import tables
+from benchmarks.compiled import bench_compiled
+from benchmarks.devices import bench_devices
+from benchmarks.memory import LARGE, SMALL, bench_load, bench_memory
+from benchmarks.overhead import bench_overhead
+from benchmarks.worst import bench_worst
+from loopcd.bench.parts import PARTS, Part, Say, Settings, names
+from loopcd.bench.subjects import MEDIUM
+from loopcd.bench.tables import MAKERS
+from loopcd.models import LoopedModel
+from loopcd.models.loading import load
+
+
+def register() -> None:
+    """Let runs have these parts too."""
+    PARTS.update(
+        {
+            "overhead": Part(_overhead),
+            "worst": Part(_worst),
+            "devices": Part(_devices),
+            "compile": Part(_compile),
+            "memory": Part(_memory),
+            "load": Part(_load, "quick"),
+        }
+    )
+    MAKERS.update(
+        {
+            "overhead": tables.overhead_tables,
+            "worst": tables.worst_tables,
+            "devices": tables.device_tables,
+            "compile": tables.compile_tables,
+            "memory": tables.memory_tables,
+            "load": tables.load_tables,
+        }
+    )
+
+
+def _overhead(settings: Settings, say: Say) -> dict[str, Any]:
+    vocabularies = (4096,) if settings.quick else (4096, 65536)
+    return bench_overhead(vocabularies, settings.of(1, 7, settings.rounds), settings.of(5, 24, settings.max_new_tokens), say)
+
+
+def _worst(settings: Settings, say: Say) -> dict[str, Any]:
+    rounds, tokens = settings.of(1, 3, settings.rounds), settings.of(48, 96, settings.max_new_tokens)
+    return bench_worst(settings.batches, rounds, tokens, say, settings.quick)
+
+
+def _devices(settings: Settings, say: Say) -> dict[str, Any]:
+    return bench_devices(_loaded(settings), settings.of(2, 9, settings.rounds), settings.of(3, 8), say)
+
+
+def _compile(settings: Settings, say: Say) -> dict[str, Any]:
+    rounds, steps = settings.of(2, 9, settings.rounds), settings.of(3, 8)
+    return bench_compiled(_loaded(settings), settings.batches, rounds, steps, say)
+
+
+def _loaded(settings: Settings) -> dict[str, LoopedModel]:
+    """The models that were asked for, and in a full run the medium ones."""
+    models = {name: make() for name, make in MEDIUM.items()} if not settings.quick else {}
+    return models | {name: load(name)[0] for name in names(settings)}
+
+
+def _memory(settings: Settings, say: Say) -> dict[str, Any]:
+    tokens, contexts = settings.of(32, 96, settings.max_new_tokens), (0,) if settings.quick else (0, 1000)
+    return bench_memory(names(settings), settings.batches, tokens, say, contexts)
+
+
+def _load(settings: Settings, say: Say) -> dict[str, Any]:
+    return bench_load(SMALL if settings.quick else LARGE, say)

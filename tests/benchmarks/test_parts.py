@@ -1,0 +1,53 @@
+"""The further parts of a run, from a tiny one; no figure of it is asserted, since speed belongs to `make bench`."""
+
+import json
+from typing import Any
+
+from benchmarks.memory import describe_load
+from benchmarks.overhead import sharpen
+from loopcd.bench.compare import spreads
+from loopcd.bench.jobs import Subject
+from loopcd.bench.parts import Settings
+from loopcd.bench.tables import tables
+from loopcd.decoding import LoopCD
+from tools import tiny_huginn
+
+
+def test_a_run_is_json_and_every_ratio_is_a_positive_number(found: dict[str, Any]) -> None:
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert all(spread.low > 0 for _, spread in spreads(found))
+
+
+def test_every_part_has_a_table(found: dict[str, Any]) -> None:
+    assert [table.title.split(" (")[0] for table in tables(found)] == [
+        "Methods",
+        "Details",
+        "Decoding",
+        "Across batches and contexts",
+        "What LoopCD costs",
+        "Worst case",
+        "What each device costs, as a share of a step",
+        "Where the time of a step goes",
+    ]
+    assert all(len(row) == len(table.columns) for table in tables(found) for row in table.rows)
+
+
+def test_whole_runs_have_these_parts_too() -> None:
+    assert set(Settings().parts) == {"methods", "exact", "decode", "overhead", "worst", "devices", "compile", "memory", "load"}
+    assert Settings(quick=True).parts == ["methods", "decode", "load"]
+
+
+def test_a_sharpened_head_leaves_few_positions_contested() -> None:
+    subject = Subject("x", tiny_huginn(), None, 24)
+    prompts = subject.prompts(8)
+    before = LoopCD().rows(subject.job(prompts)).contested.float().mean()
+    sharpen(subject, prompts)
+    after = LoopCD().rows(subject.job(prompts)).contested.float().mean()
+    assert after < before
+    assert 0 < after < 0.4
+
+
+def test_the_peak_of_loading_is_what_came_on_top_of_the_imports() -> None:
+    told = describe_load(1000, {"before": 500, "peak": 1600, "seconds": 1.0})
+    assert (told["peak_bytes"], told["over_checkpoint"]) == (1100, 1.1)
+    assert describe_load(1000, {"before": None, "peak": None, "seconds": 1.0})["over_checkpoint"] is None
