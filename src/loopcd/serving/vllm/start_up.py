@@ -60,7 +60,7 @@ def recognise(model: Any) -> None:
     weights = get_safetensors_params_metadata(model.model, revision=model.revision)
     if not weights:
         raise ValueError(f"{model.model} has no safetensors whose names could be read: they tell which looped model it is")
-    fields, _ = PreTrainedConfig.get_config_dict(model.model, revision=model.revision)
+    fields, _ = PreTrainedConfig.get_config_dict(model.hf_config_path or model.model, revision=model.revision)
     try:
         family_of(model.hf_config).check_kind(fields, model.hf_config, kind_of(weights), dict.fromkeys(weights, ()))
     except ValueError as error:
