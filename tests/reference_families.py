@@ -56,7 +56,7 @@ def scaled_angles(time: int, config: Any) -> Tensor:
     """[time, head_dim / 2] by Llama 3's rule, wavelength by wavelength."""
     rope, frequencies = config.rope_parameters, []
     for pair in range(config.head_dim // 2):
-        frequency = config.rope_theta ** (-2 * pair / config.head_dim)
+        frequency = rope["rope_theta"] ** (-2 * pair / config.head_dim)
         if rope["rope_type"] == "llama3":
             trained, low, high = (
                 rope[each] for each in ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor")

@@ -171,7 +171,7 @@ def test_the_public_class_of_huginn_takes_the_saved_fields(make: Any, tied: bool
     fields = saved_fields(make(tie_embeddings=tied, tie_word_embeddings=tied), tmp_path)
     assert PublicRaven(**fields).fields["tie_word_embeddings"] is tied
     if make is not tiny_huginn:
-        assert fields["rope_theta"] == make().config.rope_theta and "rope_parameters" not in fields
+        assert fields["rope_theta"] == make().config.rotary_base and "rope_parameters" not in fields
         assert (fields["rope_scaling"] is None) == (make is tiny_olmo)
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from loopcd.models import HuginnConfig, OuroConfig
+from loopcd.models import HuginnConfig
+from loopcd.models.presets import PUBLIC
 from loopcd.serving.memory import ACTIVATIONS, UTILISATION, room
 
 GB = 10**9
@@ -24,8 +25,17 @@ def test_a_device_that_is_too_small_holds_nothing() -> None:
     assert room(HuginnConfig(), 8 * GB).tokens == 0
 
 
-@pytest.mark.parametrize(("name", "config"), [("Huginn-0125", HuginnConfig()), ("Ouro-1.4B", OuroConfig())])
-def test_the_documented_table_is_what_the_function_says(name: str, config: HuginnConfig | OuroConfig) -> None:
+@pytest.mark.parametrize(
+    ("name", "public"),
+    [
+        ("Huginn-0125", "tomg-group-umd/huginn-0125"),
+        ("Ouro-1.4B", "ByteDance/Ouro-1.4B"),
+        ("Nanbeige4.2-3B", "Nanbeige/Nanbeige4.2-3B"),
+        ("Recurrent-Llama-3.2", "smcleish/Recurrent-Llama-3.2-train-recurrence-32"),
+    ],
+)
+def test_the_documented_table_is_what_the_function_says(name: str, public: str) -> None:
+    config = PUBLIC[public]()
     lines = DOCS.read_text(encoding="utf-8").splitlines()
     for device in (24, 48, 80):
         found = room(config, device * GB)

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from loopcd.cli import main
 from loopcd.serving.vllm.options import GRACE, EngineOptions
 from loopcd.serving.vllm.server import as_flags
-from tools import save_model, tiny_hrm, tiny_huginn, tiny_ouro, tiny_retrofit
+from tools import GOLDEN, configure, save_model, tiny_hrm, tiny_huginn, tiny_ouro, tiny_retrofit
 
 
 @pytest.fixture
@@ -64,17 +64,39 @@ def test_everything_that_was_asked_for_is_handed_to_vllm(folder: str) -> None:
     assert flags[flags.index("--tensor-parallel-size") + 1] == "2"
 
 
-def test_ouro_keeps_its_loops_in_another_field(tmp_path: Path) -> None:
-    folder = str(save_model(tmp_path, tiny_ouro()))
-    assert EngineOptions(folder, num_loops=2).resolve().arguments(cpu=False)["hf_overrides"] == {"total_ut_steps": 2}
+def test_each_family_keeps_its_loops_in_a_field_of_its_own(tmp_path: Path) -> None:
+    for folder, field in [
+        (save_model(tmp_path, tiny_ouro()), "total_ut_steps"),
+        (GOLDEN / "families" / "nanbeige_tiny", "num_loops"),
+        (GOLDEN / "families" / "retro_llama_tiny", "mean_recurrence"),
+    ]:
+        engine = EngineOptions(str(folder), num_loops=3).resolve()
+        assert engine.served.num_loops == 3 and engine.arguments(cpu=False)["hf_overrides"] == {field: 3}
+
+
+@pytest.mark.parametrize("layers", ["llama", "olmo"])
+def test_whose_layers_a_retrofitted_model_has_its_weights_tell(layers: str) -> None:
+    folder = GOLDEN / "families" / f"retro_{layers}_tiny"
+    assert "layers_like" not in json.loads((folder / "config.json").read_text())
+    engine = EngineOptions(str(folder)).resolve()
+    assert engine.config.layers_like == layers
+    assert engine.served.amateur_loops == (1,)  # a quarter of six
+    assert engine.arguments(cpu=False)["enable_chunked_prefill"] is False  # it has a coda
+
+
+def test_a_checkpoint_is_not_served_as_one_of_the_other_family(tmp_path: Path) -> None:
+    huginn, retrofit = save_model(tmp_path / "huginn", tiny_huginn()), save_model(tmp_path / "retrofit", tiny_retrofit())
+    configure(huginn, rope_theta=500.0, init_values={"embed_scale": 1.0}, qk_bias=False)
+    configure(retrofit, rope_theta=None, rope_scaling=None, qk_bias=True)
+    for folder, family in [(huginn, "Huginn"), (retrofit, "a retrofitted Llama")]:
+        with pytest.raises(ValueError, match=f"its weights are those of {family}"):
+            EngineOptions(str(folder)).resolve()
 
 
 def test_what_cannot_be_served_is_refused_before_vllm_is_looked_for(tmp_path: Path, folder: str) -> None:
     hrm = str(save_model(tmp_path / "hrm", tiny_hrm()))
-    retrofit = str(save_model(tmp_path / "retrofit", tiny_retrofit()))
     for options, said in [
-        ({"name": hrm}, "with vLLM, huginn_raven and ouro can be served"),
-        ({"name": retrofit}, "is a retrofitted model"),
+        ({"name": hrm}, "with vLLM, huginn_raven, ouro, nanbeige can be served"),
         ({"name": "no-such-model"}, "there is no model 'no-such-model'"),
         ({"name": folder, "num_loops": 0}, "num_loops=0"),
         ({"name": folder, "dtype": "int8"}, "dtype='int8'"),

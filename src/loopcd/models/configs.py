@@ -174,7 +174,7 @@ class RetrofitConfig(PreTrainedConfig):
         return fields
 
     @property
-    def rope_theta(self) -> float:
+    def rotary_base(self) -> float:
         return float((self.rope_parameters or {}).get("rope_theta") or self.default_theta)
 
     @property

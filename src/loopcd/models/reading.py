@@ -65,7 +65,7 @@ class CheckedModel(PreTrainedModel):
         else:
             shapes = checkpoint.weight_shapes(files)
         config, kwargs = cls._config(folder, kwargs)
-        cls._check(folder, fields, config, shapes)
+        cls.check(folder, fields, config, shapes)
         read: Any = super().from_pretrained(source, *args, config=config, output_loading_info=True, **kwargs)
         model, info = read
         model.name_or_path = model.config.name_or_path = str(pretrained_model_name_or_path)
@@ -86,7 +86,7 @@ class CheckedModel(PreTrainedModel):
         return config, {**others, **dtypes}
 
     @classmethod
-    def _check(cls, folder: Path, fields: dict[str, Any], config: Any, shapes: dict[str, checkpoint.Shape]) -> None:
+    def check(cls, folder: Path, fields: dict[str, Any], config: Any, shapes: dict[str, checkpoint.Shape]) -> None:
         """Names, shapes and configuration agree; nothing is allocated."""
         try:
             cls.check_kind(fields, config, recognition.kind_of(shapes), shapes)

@@ -82,7 +82,7 @@ class RetrofitForCausalLM(RecurrentModel):
     def __init__(self, config: RetrofitConfig) -> None:
         super().__init__(config)
         scaling = Llama3Scaling.read(config.rope_parameters)
-        self.rotary = RotaryTable(config.rope_theta, config.head_dim or 0, "halves", scaling)
+        self.rotary = RotaryTable(config.rotary_base, config.head_dim or 0, "halves", scaling)
         self.post_init()
 
     @classmethod

@@ -29,7 +29,7 @@ import torch  # noqa: E402
 from loopcd.models import LoopedModel  # noqa: E402
 from loopcd.models.loading import built_in, load  # noqa: E402
 from serving.parity import SMALL, Case, assert_same, random_prompts, sixteen, wanted, wanted_in_parts  # noqa: E402
-from tools import EOS, byte_tokenizer, save_model, tiny_huginn, tiny_ouro  # noqa: E402
+from tools import EOS, LATER, MAKERS, byte_tokenizer, configure, save_model  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,18 @@ class Subject:
 
 
 def _random(family: str, folder: Path) -> Subject:
-    """Random weights, grouped key/value heads, heads of the smallest size that vLLM has kernels for."""
-    shared = {"num_key_value_heads": 2, "intermediate_size": 96, "eos_token_id": EOS}
-    if family == "huginn":
-        sizes = {"n_embd": 128, "n_layers_in_prelude": 2, "n_layers_in_coda": 2, "mean_recurrence": 4}
-        model: LoopedModel = tiny_huginn(**shared, **sizes)
-    else:
-        model = tiny_ouro(**shared, hidden_size=128)
+    """Random weights; grouped key/value heads where the family may have them."""
+    sizes: dict[str, dict[str, Any]] = {
+        # heads of the smallest size that vLLM has kernels for; the others' are smaller, and padded
+        "huginn": {"n_embd": 128, "n_layers_in_prelude": 2, "n_layers_in_coda": 2},
+        "ouro": {"hidden_size": 128, "num_key_value_heads": 2},
+        "nanbeige": {},
+        "retrofit": {"n_layers_in_coda": 2, "bias": True},
+        "olmo": {"n_layers_in_coda": 2, "initial_state_mode": "skip-adapter"},
+    }
+    model = {**MAKERS, **LATER}[family](intermediate_size=96, eos_token_id=EOS, **sizes[family])
     save_model(folder, model)
+    configure(folder, layers_like="llama")  # as it is without the field; only the weights' names tell
     return Subject.make(folder, model, byte_tokenizer(), random_prompts(16, EOS - 2), 24)
 
 

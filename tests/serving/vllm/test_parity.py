@@ -8,7 +8,7 @@ import pytest
 from loopcd.decoding import LoopCD, LoopGuidance
 
 pytestmark = pytest.mark.slow
-families = pytest.mark.parametrize("family", ["huginn", "ouro"])
+families = pytest.mark.parametrize("family", ["huginn", "ouro", "nanbeige", "retrofit", "olmo"])
 
 
 def metric(engine: Any, name: str) -> float:

@@ -3,20 +3,22 @@
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
 import json
-from collections.abc import Callable
+import pickle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import vllm
 from vllm.engine.arg_utils import EngineArgs
 
-from loopcd.models import HuginnConfig, OuroConfig
+from loopcd.models import HuginnConfig, NanbeigeConfig, OuroConfig
+from loopcd.models.recognition import HUGINN_TOKENS
 from loopcd.serving.vllm import ARCHITECTURES, register
 from loopcd.serving.vllm.processor import LoopCDProcessor
 from loopcd.serving.vllm.start_up import _check_speculation, latest
-from tools import configure, save_model, tiny_huginn, tiny_ouro
+from tools import GOLDEN, MAKERS, configure, rewrite, save_model, tiny_huginn, tiny_nanbeige
 
 PROCESSOR = "loopcd.serving.vllm.processor:LoopCDProcessor"
 
@@ -26,8 +28,7 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}
 
 @pytest.fixture(params=["huginn", "ouro"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    makers: dict[str, Callable[..., Any]] = {"huginn": tiny_huginn, "ouro": tiny_ouro}
-    return save_model(tmp_path / request.param, makers[request.param]())
+    return save_model(tmp_path / request.param, MAKERS[request.param]())
 
 
 def configured(folder: Path, **arguments: Any) -> Any:
@@ -61,7 +62,12 @@ def test_speculation_without_amateur_loops_is_vllms_own_affair(folder: Path) -> 
 
 @pytest.mark.parametrize(
     ("config", "method", "said"),
-    [(OuroConfig(), "ngram", None), (OuroConfig(), "eagle", "method 'eagle'"), (HuginnConfig(), "ngram", "own coda entries")],
+    [
+        (OuroConfig(), "ngram", None),
+        (NanbeigeConfig(), "ngram", None),
+        (OuroConfig(), "eagle", "method 'eagle'"),
+        (HuginnConfig(), "ngram", "own coda entries"),
+    ],
 )
 def test_speculation_beside_loopcd_on_the_runner_of_gpus(config: Any, method: str, said: str | None) -> None:
     """By hand: a configuration for runner V2 needs Triton, which CPUs do not have."""
@@ -95,6 +101,37 @@ def test_the_public_checkpoints_configurations_need_no_remote_code(folder: Path)
     found = configured(folder)
     assert type(found.model_config.hf_config).__module__ == "loopcd.models.configs"
     assert found.model_config.architecture == name
+
+
+@pytest.mark.parametrize("layers", ["llama", "olmo"])
+def test_whose_layers_a_retrofitted_model_has_its_weights_tell(layers: str) -> None:
+    found = configured(GOLDEN / "families" / f"retro_{layers}_tiny").model_config
+    assert found.architecture == "RavenForCausalLM" and found.hf_config.layers_like == layers
+
+
+def test_a_text_does_not_end_at_special_tokens_that_a_converter_left_in() -> None:
+    folder = GOLDEN / "families" / "retro_llama_tiny"
+    assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] in HUGINN_TOKENS
+    found = pickle.loads(pickle.dumps(configured(folder).model_config))  # as it goes to other processes
+    assert not found.try_get_generation_config().keys() & {"eos_token_id", "bos_token_id", "pad_token_id"}
+    kept = configured(GOLDEN / "families" / "nanbeige_tiny").model_config.try_get_generation_config()
+    assert kept["eos_token_id"] == 91
+
+
+def test_weights_of_another_family_or_none_are_refused(tmp_path: Path) -> None:
+    huginn = save_model(tmp_path / "huginn", tiny_huginn())
+    configure(huginn, rope_theta=500.0, init_values={"embed_scale": 1.0}, qk_bias=False)
+    nanbeige = save_model(tmp_path / "nanbeige", tiny_nanbeige())
+    rewrite(nanbeige, lambda weights: weights.update({"model.early_exit_gate.weight": torch.zeros(1, 32)}))
+    empty = save_model(tmp_path / "empty", tiny_nanbeige())
+    (empty / "model.safetensors").unlink()
+    for folder, said in [
+        (huginn, "its weights are those of Huginn"),
+        (nanbeige, "its weights are those of Ouro"),
+        (empty, "has no safetensors"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            configured(folder)
 
 
 def test_registering_again_changes_nothing() -> None:

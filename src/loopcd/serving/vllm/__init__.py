@@ -1,4 +1,4 @@
-"""The vLLM plugin: Ouro and Huginn as vLLM models, and LoopCD for each request.
+"""The vLLM plugin: looped models as vLLM models, and LoopCD for each request.
 
 vLLM finds it by two entry points: `register` below, which it calls in every process, and `processor.LoopCDProcessor`. A pass
 through a model gives the readouts of the expert and of every amateur loop side by side; the processor contrasts them in
@@ -6,9 +6,11 @@ the rows that asked for it.
 """
 
 ARCHITECTURES = {
-    "HuginnForCausalLM": "huginn:HuginnForCausalLM",
-    "RavenForCausalLM": "huginn:HuginnForCausalLM",  # as the public checkpoint calls it
-    "OuroForCausalLM": "ouro:OuroForCausalLM",
+    "HuginnForCausalLM": "recurrent:RavenForCausalLM",
+    "RetrofitForCausalLM": "recurrent:RavenForCausalLM",
+    "RavenForCausalLM": "recurrent:RavenForCausalLM",  # as public checkpoints of both call it
+    "OuroForCausalLM": "stacked:OuroForCausalLM",
+    "NanbeigeForCausalLM": "stacked:NanbeigeForCausalLM",
 }
 
 
@@ -29,9 +31,9 @@ def import_configs() -> None:
     """Register the configurations with transformers, as importing the package's top does."""
     from transformers import AutoConfig
 
-    from loopcd.models.configs import HuginnConfig, OuroConfig
+    from loopcd.models.configs import HuginnConfig, NanbeigeConfig, OuroConfig
 
-    for config in (HuginnConfig, OuroConfig):
+    for config in (HuginnConfig, OuroConfig, NanbeigeConfig):
         AutoConfig.register(config.model_type, config, exist_ok=True)
 
 

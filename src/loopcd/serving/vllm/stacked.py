@@ -1,4 +1,4 @@
-"""Ouro in vLLM: one paged key/value slot per (loop, layer); the readouts of all loops come for nothing."""
+"""Ouro and Nanbeige in vLLM: one paged key/value slot per (loop, layer); the readouts of all loops come for nothing."""
 
 # pyright: reportMissingImports=false
 
@@ -15,14 +15,14 @@ from vllm.sequence import IntermediateTensors
 
 from loopcd.models.layers import RotaryTable, rotate_halves
 from loopcd.serving.vllm.layers import Heads, LoopedForCausalLM, Positions, Rotary, Visits, joined
-from loopcd.serving.vllm.served import read_served
+from loopcd.serving.vllm.served import LOOPS, read_served
 
 
-class OuroAttention(nn.Module):
+class LlamaAttention(nn.Module):
     def __init__(self, config: Any, vllm_config: Any, index: int, prefix: str) -> None:
         super().__init__()
         self.heads = Heads(config.num_attention_heads, config.num_key_value_heads, config.head_dim)
-        quant, layers = vllm_config.quant_config, config.num_hidden_layers
+        quant, layers, loops = vllm_config.quant_config, config.num_hidden_layers, getattr(config, LOOPS[config.model_type])
         self.qkv_proj = QKVParallelLinear(
             config.hidden_size,
             config.head_dim,
@@ -35,8 +35,7 @@ class OuroAttention(nn.Module):
         self.o_proj = RowParallelLinear(
             self.heads.all * config.head_dim, config.hidden_size, bias=False, quant_config=quant, prefix=f"{prefix}.o_proj"
         )
-        slots = range(index, config.total_ut_steps * layers, layers)
-        self.visits = Visits(self.heads, slots, vllm_config, prefix)
+        self.visits = Visits(self.heads, range(index, loops * layers, layers), vllm_config, prefix)
 
     def forward(self, x: Tensor, rotary: Rotary, visit: int) -> Tensor:
         query, key, value = self.qkv_proj(x)[0].split(self.heads.widths, dim=-1)
@@ -44,7 +43,7 @@ class OuroAttention(nn.Module):
         return self.o_proj(self.visits(visit, query, key, value))[0]
 
 
-class OuroMLP(nn.Module):
+class LlamaMLP(nn.Module):
     def __init__(self, config: Any, vllm_config: Any, prefix: str) -> None:
         super().__init__()
         width, inner, quant = config.hidden_size, config.intermediate_size, vllm_config.quant_config
@@ -63,8 +62,8 @@ class OuroLayer(nn.Module):
 
     def __init__(self, config: Any, vllm_config: Any, index: int, prefix: str) -> None:
         super().__init__()
-        self.self_attn = OuroAttention(config, vllm_config, index, f"{prefix}.self_attn")
-        self.mlp = OuroMLP(config, vllm_config, f"{prefix}.mlp")
+        self.self_attn = LlamaAttention(config, vllm_config, index, f"{prefix}.self_attn")
+        self.mlp = LlamaMLP(config, vllm_config, f"{prefix}.mlp")
         self.input_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.input_layernorm_2 = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
@@ -75,21 +74,40 @@ class OuroLayer(nn.Module):
         return x + self.post_attention_layernorm_2(self.mlp(self.post_attention_layernorm(x)))
 
 
+class NanbeigeLayer(nn.Module):
+    """A norm before each half, as in Llama."""
+
+    def __init__(self, config: Any, vllm_config: Any, index: int, prefix: str) -> None:
+        super().__init__()
+        self.self_attn = LlamaAttention(config, vllm_config, index, f"{prefix}.self_attn")
+        self.mlp = LlamaMLP(config, vllm_config, f"{prefix}.mlp")
+        self.input_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
+    def forward(self, x: Tensor, rotary: Rotary, visit: int) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), rotary, visit)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+LAYERS = {"ouro": OuroLayer, "nanbeige": NanbeigeLayer}
+
+
 @support_torch_compile
-class OuroStack(nn.Module):
+class Stack(nn.Module):
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__()
         config = vllm_config.model_config.hf_config
-        self.loops, self.carried = config.total_ut_steps, read_served(config, vllm_config.additional_config).amateur_loops
+        served = read_served(config, vllm_config.additional_config)
+        self.loops, self.carried = served.num_loops, served.amateur_loops
+        self.norm_between_loops = not getattr(config, "skip_loop_final_norm", False)
         self.embed_tokens = VocabParallelEmbedding(
             config.vocab_size,
             config.hidden_size,
             quant_config=vllm_config.quant_config,
             prefix=f"{prefix}.embed_tokens",
         )
-        self.layers = nn.ModuleList(
-            OuroLayer(config, vllm_config, index, f"{prefix}.layers.{index}") for index in range(config.num_hidden_layers)
-        )
+        kind, count = LAYERS[config.model_type], config.num_hidden_layers
+        self.layers = nn.ModuleList(kind(config, vllm_config, index, f"{prefix}.layers.{index}") for index in range(count))
         self.norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         table = RotaryTable(config.rope_base, config.head_dim, "halves")
         self.positions = Positions(table, vllm_config.model_config.max_model_len, vllm_config.model_config.dtype)
@@ -107,14 +125,16 @@ class OuroStack(nn.Module):
         for loop in range(1, self.loops + 1):
             for layer in self.layers:
                 x = layer(x, rotary, loop - 1)
-            x = self.norm(x)
+            x = self.norm(x) if self.norm_between_loops else x
             if loop in self.carried:
-                readouts.append(x)
-        return joined(x, readouts)
+                readouts.append(self._readout(x))
+        return joined(self._readout(x), readouts)
+
+    def _readout(self, x: Tensor) -> Tensor:
+        return x if self.norm_between_loops else self.norm(x)
 
 
-class OuroForCausalLM(LoopedForCausalLM):
-    ignored = ("model.early_exit_gate.",)  # every token runs all loops
+class StackedForCausalLM(LoopedForCausalLM):
     stacked = {  # noqa: RUF012
         ".q_proj": (".qkv_proj", "q"),
         ".k_proj": (".qkv_proj", "k"),
@@ -130,5 +150,13 @@ class OuroForCausalLM(LoopedForCausalLM):
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__(vllm_config)
-        self.model = OuroStack(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "model"))
+        self.model = Stack(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "model"))
         self.add_head(self.model.embed_tokens, vllm_config, prefix)
+
+
+class OuroForCausalLM(StackedForCausalLM):
+    ignored = ("model.early_exit_gate.",)  # every token runs all loops
+
+
+class NanbeigeForCausalLM(StackedForCausalLM):
+    pass
