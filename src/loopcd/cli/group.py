@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+RESUMED = ("eval", "sweep", "reproduce", "demo")  # commands that go on where they were stopped
 DEBUG = "LOOPCD_DEBUG"  # set to anything, an error is shown with its traceback
 
 
@@ -38,7 +39,8 @@ class _Command(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
-            click.echo("loopcd: interrupted", err=True)
+            kept = ": what is finished is kept, and the same command goes on" if ctx.invoked_subcommand in RESUMED else ""
+            click.echo(f"loopcd: interrupted{kept}", err=True)
             ctx.exit(130)
         except Exception as error:
             if os.environ.get(DEBUG) or getattr(error, "errno", None) == EPIPE:  # click knows what a closed pipe means

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from loopcd.cli.early import check_task, model_option
 from loopcd.cli.group import Failed, main
 from loopcd.cli.methods import build_method
 
@@ -14,7 +15,7 @@ from loopcd.cli.methods import build_method
 @main.command()
 @click.argument("sources", nargs=-1, metavar="[PROMPT | TRACE ...]")
 @click.option("--export", "target", type=click.Path(path_type=Path), help="Write one self-contained page, and serve nothing.")
-@click.option("--model", default="tiny-huginn", show_default=True, help="A built-in name, a folder, or a hub id.")
+@model_option
 @click.option("--amateur-loop", type=int, help="LoopCD: loop of the amateur (the model's preset if not given).")
 @click.option("--strength", type=float, help="LoopCD: λ.")
 @click.option("--plausibility", type=float, help="LoopCD: α.")
@@ -52,6 +53,7 @@ def lens(
         raise click.UsageError(f"--limit {limit}: a whole number of at least 1")
     if as_json and target is None:
         raise click.UsageError("--json goes with --export")
+    check_task(options["task"])
     traces, prompts = _sorted(sources)
     say: Callable[[str], None] = lambda line: click.echo(line, err=True)  # noqa: E731
     if target is not None:
