@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from loopcd.cli.early import check_task
+from loopcd.cli.early import check_task, model_option
 from loopcd.cli.group import Failed, main, print_tables
 
 TASKS = "gsm8k, math500, strategyqa, humaneval, mbpp, gsm8k-lm-eval; built in: steps, -easy, -hard, -shift, -cue, -cue-shift."
