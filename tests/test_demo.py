@@ -24,7 +24,7 @@ def test_the_sentence_follows_the_interval(low: float, high: float, said: str) -
 
 
 def test_tokens_that_differ_are_not_called_the_same() -> None:
-    assert Drafted("greedy, drafted", 8, 8, 1.94).sentence().strip() == "greedy, drafted the same tokens, × 1.9 greedy's speed"
+    assert Drafted("greedy, drafted", 8, 8, 1.94).sentence().strip() == "greedy, drafted: the same tokens, × 1.9 greedy's speed"
     assert "the same tokens in 7 of 8 texts" in Drafted("greedy, drafted", 8, 7, 1.9).sentence()
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
     from loopcd.tracing import LoopTrace, TraceWriter, generate, read_traces
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 registration.register_with_transformers()
 

@@ -45,8 +45,8 @@ FINISHED = Case(
 
 
 @main.command()
-@click.option("--problems", type=click.IntRange(10), default=200, show_default=True, help="Of each of the two evaluations.")
-@click.option("--texts", type=click.IntRange(1), default=8, show_default=True, help="Texts that drafting is timed on.")
+@click.option("--problems", type=click.IntRange(10), default=120, show_default=True, help="Of each of the two evaluations.")
+@click.option("--texts", type=click.IntRange(1), default=6, show_default=True, help="Texts that drafting is timed on.")
 @click.option("--out", type=click.Path(path_type=Path), default="results/demo", show_default=True, help="Folder for all of it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def demo(problems: int, texts: int, out: Path, as_json: bool) -> None:
@@ -168,7 +168,7 @@ class Drafted:
 
     def sentence(self) -> str:
         tokens = "the same tokens" if self.same == self.texts else f"the same tokens in {self.same} of {self.texts} texts"
-        return f"    {self.method:<16}{tokens}, × {self.times_greedy:.1f} greedy's speed"
+        return f"    {self.method}: {tokens}, × {self.times_greedy:.1f} greedy's speed"
 
 
 def drafted(model: Any, tokenizer: Any, prompts: Sequence[str]) -> list[Drafted]:

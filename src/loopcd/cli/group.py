@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from loopcd import __version__
+
 RESUMED = ("eval", "sweep", "reproduce", "demo")  # commands that go on where they were stopped
 DEBUG = "LOOPCD_DEBUG"  # set to anything, an error is shown with its traceback
 
@@ -62,7 +64,7 @@ def _told(error: Exception) -> Failed:
 
 
 @click.group(cls=_Command, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="loopcd")
+@click.version_option(__version__, prog_name="loopcd")
 def main() -> None:
     """Run looped language models, and decode them by LoopCD."""
 

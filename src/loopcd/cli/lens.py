@@ -132,7 +132,8 @@ def _export(
     if as_json:
         click.echo(json.dumps({"file": str(target), "bytes": size, "examples": len(examples), "note": note}))
     else:
-        click.echo(f"{target}: {len(examples)} examples, {size / 1000:.0f} kB. It opens from disk, in any browser.")
+        many = f"{len(examples)} example{'' if len(examples) == 1 else 's'}"
+        click.echo(f"{target}: {many}, {size / 1000:.0f} kB. It opens from disk, in any browser.")
 
 
 def _written(prompts: Sequence[str], max_new_tokens: int, options: dict[str, Any]) -> list[Any]:
@@ -164,7 +165,9 @@ def _searched(max_new_tokens: int | None, options: dict[str, Any], say: Callable
             found.append(each)
         else:
             note = each.sentence(task, methods)
-            say(f"looked at {each.done} problems of {task.name}: {each.differ} pairs of texts differ, {len(found)} kept")
+            say(
+                f"looked at {each.done} problems of {task.name}: {each.differ} pairs of texts differ, {len(found)} kept (at most 4 a kind)"
+            )
     return [each.example for each in sorted(found, key=lambda one: KINDS.index(one.kind))], note
 
 
