@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ def test_methods_of_commands_fit_their_models() -> None:
 
     engines = {name: LocalEngine.load(name) for name in built_in()}
     for _, line, words in COMMANDS:
-        given = dict(zip(words, words[1:], strict=False))
+        given = dict(pairwise(words))
         engine = engines.get(given.get("--model", "tiny-huginn"))
         if words and words[0] in ("eval", "sweep") and "--methods" in given and engine is not None:
             for spec in parse_methods(given["--methods"]):

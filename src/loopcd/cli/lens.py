@@ -165,9 +165,8 @@ def _searched(max_new_tokens: int | None, options: dict[str, Any], say: Callable
             found.append(each)
         else:
             note = each.sentence(task, methods)
-            say(
-                f"looked at {each.done} problems of {task.name}: {each.differ} pairs of texts differ, {len(found)} kept (at most 4 a kind)"
-            )
+            counted = f"{each.differ} pairs of texts differ, {len(found)} kept, at most 4 of a kind"
+            say(f"looked at {each.done} problems of {task.name}: {counted}")
     return [each.example for each in sorted(found, key=lambda one: KINDS.index(one.kind))], note
 
 
