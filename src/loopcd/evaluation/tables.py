@@ -73,7 +73,9 @@ def terminal(results: Results) -> RenderableType:
         title += f", seeds {', '.join(map(str, results.seeds))}"
     table = Table(title=title, caption=note(results), caption_justify="left")
     for heading in [*headings, "tok/s", "rel."]:
-        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=heading != "method")
+        table.add_column(
+            heading, justify="left" if heading == "method" else "right", overflow="fold", no_wrap=heading == "method"
+        )
     for row in rows:
         speed = speeds[row[0]]
         table.add_row(*row, number(speed["tokens_per_second"], 0), number(speed["relative"]))
