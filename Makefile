@@ -1,4 +1,4 @@
-# make setup, demo, test, test-floor, test-vllm, lint, bench, clean. Needs only Python 3.11+ and make; everything else goes into .venv.
+# make setup, demo, test, test-floor, test-vllm, lint, docs, dist, bench, clean. Needs only Python 3.11+ and make; everything else goes into .venv.
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -11,6 +11,7 @@ BIN = .venv/bin
 READY = .venv/.loopcd-ready
 FLOOR_READY = .venv-floor/.loopcd-ready-$(FLOOR)
 VLLM_READY = .venv-vllm/.loopcd-ready
+TOOLS_READY = .venv-tools/.loopcd-ready
 
 define make_venv
 test -x $(1)/bin/pip || { \
@@ -33,16 +34,18 @@ unneeded = sqlitedict
 pytest = OMP_NUM_THREADS=1 $(1)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-floor setup-vllm demo test test-floor test-vllm soak lint bench results clean
+.PHONY: help setup setup-floor setup-vllm demo test test-floor test-vllm soak lint docs dist bench results clean
 
 help:
 	@echo "make setup       create .venv and install loopcd with the versions of constraints.txt"
-	@echo "make demo        greedy and LoopCD on the built-in model and task: a table, and texts side by side"
+	@echo "make demo        in a minute: LoopCD where it helps and where it does not, drafts, a page to look at"
 	@echo "make test        all tests (PYTEST_ARGS='-k cache' for some of them, PYTEST_ARGS='-m fast' for those of a minute)"
 	@echo "make test-floor  models and decoding on transformers $(FLOOR), in .venv-floor (FLOOR=5.19.0 for another release)"
 	@echo "make test-vllm   the tests of serving with vLLM on the CPU, in .venv-vllm"
 	@echo "make soak        thirty minutes of mixed traffic against servers of the built-in models, every answer checked (MINUTES=5)"
 	@echo "make lint        ruff and pyright"
+	@echo "make docs        the pages as a site, in build/site; fails at a broken link"
+	@echo "make dist        wheel and sdist in dist/, checked, and the wheel tried in an empty environment"
 	@echo "make bench       speed and memory, measured"
 	@echo "make results     docs/results: the paper's tables and figures on the built-in models (about twenty minutes)"
 	@echo "make clean       remove the environments, caches and build output"
@@ -78,10 +81,19 @@ $(VLLM_READY): pyproject.toml
 	@.venv-vllm/bin/python -c 'import vllm'
 	@touch $@
 
+# The site and the release need no torch: what builds them has an environment of its own, with the extras docs and release.
+$(TOOLS_READY): pyproject.toml constraints.txt
+	@echo "Setting up .venv-tools ..."
+	@$(call make_venv,.venv-tools)
+	@$(PYTHON) -c 'import tomllib; e = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; print(*e["docs"], *e["release"], "hatchling", sep="\n")' \
+		> .venv-tools/wanted.txt
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 .venv-tools/bin/python -m pip install -qq -c constraints.txt -r .venv-tools/wanted.txt
+	@touch $@
+
 demo: setup
 	@test -f src/loopcd/assets/tiny-huginn/config.json || \
-		{ echo "The demo runs the built-in model, but src/loopcd/assets/tiny-huginn is not in this tree: fetch the whole repository" >&2; exit 1; }
-	@$(BIN)/loopcd eval
+		{ echo "The demo runs built-in models, but src/loopcd/assets/tiny-huginn is not in this tree: fetch the whole repository" >&2; exit 1; }
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/loopcd demo
 
 test: setup
 	@$(call pytest,.venv) $(PYTEST_ARGS)
@@ -102,6 +114,13 @@ lint: setup
 	@$(BIN)/ruff format --check .
 	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 
+docs: $(TOOLS_READY)
+	@NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true .venv-tools/bin/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
+
+dist: $(TOOLS_READY)
+	@scripts/dist
+
 bench: setup
 	@$(BIN)/python -m benchmarks
 
@@ -115,5 +134,5 @@ results: setup
 	done
 
 clean:
-	rm -rf .venv .venv-floor .venv-vllm build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-floor .venv-vllm .venv-tools build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -126,11 +126,11 @@ def test_answers_that_judge_themselves(place: Callable[[LoopedModel], LoopedMode
 
 def test_what_only_some_families_have(place: Callable[[LoopedModel], LoopedModel]) -> None:
     ids, tokenizer = random_ids(2, 5), byte_tokenizer()
-    drawn = loopcd.generate(tiny_huginn(), tokenizer, "one", init_seed=3, max_new_tokens=3)
+    drawn = loopcd.generate(tiny_huginn(), tokenizer, "one", loopcd.Greedy(), init_seed=3, max_new_tokens=3)
     exits: list[dict[str, Any]] = [{"exit_threshold": 0.5}, {"exit_at_step": 1}, {"use_weighted_exit": True}]
     wanted = [tiny_ouro()(ids, **options).logits.detach() for options in exits]
     with devices():
-        assert loopcd.generate(place(tiny_huginn()), tokenizer, "one", init_seed=3, max_new_tokens=3) == drawn
+        assert loopcd.generate(place(tiny_huginn()), tokenizer, "one", loopcd.Greedy(), init_seed=3, max_new_tokens=3) == drawn
         model = place(tiny_ouro())
         for options, logits in zip(exits, wanted, strict=True):
             torch.testing.assert_close(model(ids.to(model.device), **options).logits.cpu(), logits, rtol=0, atol=TOLERANCE)

@@ -317,7 +317,10 @@ def test_every_dependency_is_pinned() -> None:
     assert pinned["torch"] == "2.13.0"
     project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    named = [*project["dependencies"], *(text for extra in ("dev", "eval", "plots", "lens") for text in extras[extra])]
+    named = [
+        *project["dependencies"],
+        *(text for extra in ("dev", "eval", "plots", "lens", "docs", "release") for text in extras[extra]),
+    ]
     wanted = [Requirement(text) for text in named]
     excluded = [str(need) for need in wanted if not need.specifier.contains(pinned[canonicalize_name(need.name)])]
     assert excluded == []

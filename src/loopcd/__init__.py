@@ -1,14 +1,13 @@
 """Looped language models, and LoopCD: decoding that contrasts the last loop with an early one.
 
-Importing this registers the looped families' model types with transformers' Auto classes, and changes nothing else.
+Importing this registers the looped families' model types with transformers' Auto classes, and changes nothing else. It is
+quick: torch and transformers are imported when something of them is first needed.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from transformers import AutoConfig
-
-from loopcd.models.configs import HuginnConfig, NanbeigeConfig, OuroConfig, ParcaeConfig
+from loopcd.models import registration
 
 if TYPE_CHECKING:
     from loopcd.decoding import (
@@ -35,11 +34,9 @@ if TYPE_CHECKING:
     )
     from loopcd.tracing import LoopTrace, TraceWriter, generate, read_traces
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
-# The models register themselves with AutoModelForCausalLM when a configuration of theirs is made.
-for _config in (HuginnConfig, OuroConfig, NanbeigeConfig, ParcaeConfig):
-    AutoConfig.register(_config.model_type, _config, exist_ok=True)
+registration.register_with_transformers()
 
 _ROOMS = {
     **dict.fromkeys(("HuginnForCausalLM", "OuroForCausalLM", "load", "loop_logits"), "loopcd.models"),
@@ -53,6 +50,10 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'loopcd' has no attribute {name!r}")
     return getattr(import_module(_ROOMS.get(name, "loopcd.decoding")), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])
 
 
 __all__ = [

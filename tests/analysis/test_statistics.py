@@ -135,7 +135,7 @@ OVER_LOOPS = ("margin_by_loop", "lead_by_loop", "entropy_by_loop", "agreement_by
 
 
 def test_of_a_reloaded_trace_are_those_of_the_fresh_one(model: LoopedModel, tokenizer: Any, tmp_path: Path) -> None:
-    made = loopcd.generate(model, tokenizer, ["3 + 4", "a longer text"], max_new_tokens=12, trace=True)
+    made = loopcd.generate(model, tokenizer, ["3 + 4", "a longer text"], loopcd.Greedy(), max_new_tokens=12, trace=True)
     with TraceWriter(tmp_path / "traces.npz") as writer:
         for each in made:
             writer.add(each.trace)
@@ -149,7 +149,7 @@ def test_margin_flips_are_what_plain_loopcd_changes(own_model: LoopedModel, toke
     """At every position of a greedy text: LoopCD without the plausibility constraint takes another token there or not."""
     flips, slow = [], Slow(own_model)
     for prompt, strength in (("3 + 4", 0.1), ("a longer text", 0.1), ("a longer text", 0.9)):
-        greedy = loopcd.generate(own_model, tokenizer, prompt, max_new_tokens=10)
+        greedy = loopcd.generate(own_model, tokenizer, prompt, loopcd.Greedy(), max_new_tokens=10)
         (trace,) = trace_texts(own_model, tokenizer, [Written.of(prompt, greedy)], amateur_loop=1, strength=strength)
         ids, rule = trace.prompt_ids.tolist(), loopcd_rule(slow, 1, strength, plausibility=1e-300)
         plain = [rule(Text([*ids, *greedy.token_ids[:count]], len(ids)))[0] for count in range(len(trace))]

@@ -250,7 +250,7 @@ class SlowExits:
         return states
 
     def leaves(self, states: list[Tensor], loop: int, new: int) -> bool:
-        if loop < self.rule.min_loops:
+        if loop < (self.rule.min_loops or 0):
             return False
         if self.rule.criterion == "gate":
             weight = self.slow.weights["model.early_exit_gate.weight"][0]

@@ -39,24 +39,24 @@ def model() -> Any:
 def test_messages_go_through_the_template_once(chatty: Any, model: Any) -> None:
     wanted = [BOS, *chatty("user:hi|A:", add_special_tokens=False).input_ids]
     assert chatty("x").input_ids[0] == BOS  # or the test would show nothing
-    single = loopcd.generate(model, chatty, ASKED, max_new_tokens=3)
-    several = loopcd.generate(model, chatty, [ASKED, "plain", [*ASKED, *ASKED]], max_new_tokens=3)
-    assert single == loopcd.generate(model, chatty, [wanted], max_new_tokens=3)[0] == several[0]
-    assert "".join(loopcd.stream(model, chatty, ASKED, max_new_tokens=3)) == single.text
+    single = loopcd.generate(model, chatty, ASKED, loopcd.Greedy(), max_new_tokens=3)
+    several = loopcd.generate(model, chatty, [ASKED, "plain", [*ASKED, *ASKED]], loopcd.Greedy(), max_new_tokens=3)
+    assert single == loopcd.generate(model, chatty, [wanted], loopcd.Greedy(), max_new_tokens=3)[0] == several[0]
+    assert "".join(loopcd.stream(model, chatty, ASKED, loopcd.Greedy(), max_new_tokens=3)) == single.text
     rendered = chatty.apply_chat_template(ASKED, tokenize=False, add_generation_prompt=True)
-    assert loopcd.generate(model, chatty, rendered, max_new_tokens=3) == single  # no second begin token
-    traced = loopcd.generate(model, chatty, ASKED, max_new_tokens=3, trace=True)
+    assert loopcd.generate(model, chatty, rendered, loopcd.Greedy(), max_new_tokens=3) == single  # no second begin token
+    traced = loopcd.generate(model, chatty, ASKED, loopcd.Greedy(), max_new_tokens=3, trace=True)
     assert traced.trace.prompt_ids.tolist() == wanted
 
 
 def test_what_cannot_be_a_conversation(chatty: Any, model: Any) -> None:
     with pytest.raises(ValueError, match="prompt holds messages, but the model's tokenizer has no chat template"):
-        loopcd.generate(model, byte_tokenizer(), ASKED)
+        loopcd.generate(model, byte_tokenizer(), ASKED, loopcd.Greedy())
     with pytest.raises(ValueError, match="each needs a role and a content"):
-        loopcd.generate(model, chatty, [[{"role": "user"}]])
+        loopcd.generate(model, chatty, [[{"role": "user"}]], loopcd.Greedy())
     chatty.chat_template = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(ValueError, match="the chat template refuses these messages: roles must alternate"):
-        loopcd.generate(model, chatty, ASKED)
+        loopcd.generate(model, chatty, ASKED, loopcd.Greedy())
 
 
 @pytest.mark.parametrize("end", ["<|im_end|>", "<|end_turn|>"])
@@ -74,9 +74,9 @@ def test_an_answer_ends_with_its_turn(chatty: Any, model: Any, end: str) -> None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loopcd.Greedy, "rows", noted)
         for prompt in (ASKED, "hi"):
-            loopcd.generate(model, chatty, prompt, max_new_tokens=1)
+            loopcd.generate(model, chatty, prompt, loopcd.Greedy(), max_new_tokens=1)
         model.config.name_or_path = "ByteDance/Ouro-1.4B-Thinking"
-        loopcd.generate(model, chatty, "hi", max_new_tokens=1)
+        loopcd.generate(model, chatty, "hi", loopcd.Greedy(), max_new_tokens=1)
     assert seen == [{EOS, ended}, {EOS}, {EOS, ended}]
 
 

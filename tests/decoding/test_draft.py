@@ -73,10 +73,10 @@ def test_drafted_is_undrafted_on_the_golden_models(request, family):
 
 
 def test_stop_strings_end_a_row_inside_a_round(model, tokenizer):
-    full = loopcd.generate(model, tokenizer, PROMPTS, max_new_tokens=14)
+    full = loopcd.generate(model, tokenizer, PROMPTS, loopcd.Greedy(), max_new_tokens=14)
     stop = next(char for each in full for char in each.text[3:] if char.isascii() and char.isprintable())
     options = {"max_new_tokens": 14, "stop": stop}
-    plain = loopcd.generate(model, tokenizer, PROMPTS, **options)
+    plain = loopcd.generate(model, tokenizer, PROMPTS, loopcd.Greedy(), **options)
     assert any(each.finish_reason == "stop" for each in plain)
     drafting = loopcd.Greedy(draft=loopcd.SelfDraft(2, 4, fallback=False))
     assert tokens(loopcd.generate(model, tokenizer, PROMPTS, drafting, **options)) == tokens(plain)

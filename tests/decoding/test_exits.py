@@ -1,6 +1,7 @@
 """Early exit: the public reference's numbers, what is reported, and rows that leave one by one."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -240,6 +241,20 @@ def test_a_gate_that_the_model_does_not_have(huginn: LoopedModel) -> None:
 def test_an_exit_that_is_none(huginn: LoopedModel) -> None:
     with pytest.raises(ValueError, match=r"exit=0\.03: an EarlyExit"):
         loopcd.Greedy(exit=0.03)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("method", "least"),
+    [(loopcd.LoopCD(2, 0.3), 3), (loopcd.LoopCD("auto", 0.3), 3), (loopcd.LoopGuidance(1), 2), (loopcd.Greedy(), 1)],
+)
+def test_without_min_loops_tokens_leave_once_the_method_has_what_it_needs(
+    own_model: LoopedModel, method: Any, least: int
+) -> None:
+    leaving = replace(method, exit=loopcd.EarlyExit(1e9))  # which every token wants
+    for prompts in ([[5, 6]], [[5, 6], [7, 8, 9]]):
+        made = loopcd.generate(own_model, None, prompts, leaving, max_new_tokens=4)
+        assert {loop for each in made for loop in each.loops} == {least}
+    assert leaving.settled(own_model).exit == loopcd.EarlyExit(1e9, least if least > 1 else 0)
 
 
 @pytest.mark.parametrize("min_loops", [0, 1, 2])

@@ -46,18 +46,18 @@ def test_it_is_transformers_generate_with_the_method(own_model: LoopedModel, tok
 
 
 def test_a_text_gives_one_and_a_list_gives_a_list(own_model: LoopedModel, tokenizer: Any) -> None:
-    one = loopcd.generate(own_model, tokenizer, "ab", max_new_tokens=3)
+    one = loopcd.generate(own_model, tokenizer, "ab", loopcd.Greedy(), max_new_tokens=3)
     assert isinstance(one, loopcd.Generation)
-    assert loopcd.generate(own_model, tokenizer, ["ab"], max_new_tokens=3) == [one]
-    assert loopcd.generate(own_model, tokenizer, [], max_new_tokens=3) == []
+    assert loopcd.generate(own_model, tokenizer, ["ab"], loopcd.Greedy(), max_new_tokens=3) == [one]
+    assert loopcd.generate(own_model, tokenizer, [], loopcd.Greedy(), max_new_tokens=3) == []
 
 
 def test_token_ids_may_stand_for_texts(own_model: LoopedModel, tokenizer: Any) -> None:
     ids = [tokenizer(prompt).input_ids for prompt in PROMPTS]
-    wanted = loopcd.generate(own_model, tokenizer, PROMPTS, max_new_tokens=4)
-    assert loopcd.generate(own_model, tokenizer, ids, max_new_tokens=4) == wanted
-    assert loopcd.generate(own_model, tokenizer, [torch.tensor(ids[0])], max_new_tokens=4) == wanted[:1]  # pyright: ignore
-    bare = loopcd.generate(own_model, None, ids, max_new_tokens=4)
+    wanted = loopcd.generate(own_model, tokenizer, PROMPTS, loopcd.Greedy(), max_new_tokens=4)
+    assert loopcd.generate(own_model, tokenizer, ids, loopcd.Greedy(), max_new_tokens=4) == wanted
+    assert loopcd.generate(own_model, tokenizer, [torch.tensor(ids[0])], loopcd.Greedy(), max_new_tokens=4) == wanted[:1]  # pyright: ignore
+    bare = loopcd.generate(own_model, None, ids, loopcd.Greedy(), max_new_tokens=4)
     assert [made.token_ids for made in bare] == [made.token_ids for made in wanted]
     assert {made.text for made in bare} == {""}
 
@@ -68,10 +68,12 @@ def test_the_number_of_loops(own_model: LoopedModel, tokenizer: Any) -> None:
 
 
 def test_the_initial_state(huginn: LoopedModel, ouro: LoopedModel, tokenizer: Any) -> None:
-    made = [loopcd.generate(huginn, tokenizer, "ab", max_new_tokens=9, init_seed=seed) for seed in (None, 0, 0, 1)]
+    made = [
+        loopcd.generate(huginn, tokenizer, "ab", loopcd.Greedy(), max_new_tokens=9, init_seed=seed) for seed in (None, 0, 0, 1)
+    ]
     assert made[1] == made[2] and len({str(each.token_ids) for each in made}) == 3
     with pytest.raises(ValueError, match="init_seed"):
-        loopcd.generate(ouro, tokenizer, "ab", init_seed=0)
+        loopcd.generate(ouro, tokenizer, "ab", loopcd.Greedy(), init_seed=0)
 
 
 # Rows do not influence each other
@@ -124,10 +126,10 @@ def test_seeds(own_model: LoopedModel, tokenizer: Any) -> None:
 
 def test_the_end_token_ends_a_text() -> None:
     model, tokenizer = writing("hey!")
-    made = loopcd.generate(model, tokenizer, "~", max_new_tokens=20)
+    made = loopcd.generate(model, tokenizer, "~", loopcd.Greedy(), max_new_tokens=20)
     assert (made.text, made.finish_reason) == ("hey!", "stop")
     assert made.token_ids == [*tokenizer("hey!").input_ids, EOS] and len(made.loops) == 5
-    made = loopcd.generate(model, tokenizer, "~", max_new_tokens=4)
+    made = loopcd.generate(model, tokenizer, "~", loopcd.Greedy(), max_new_tokens=4)
     assert (made.text, made.finish_reason) == ("hey!", "length")
 
 
@@ -135,7 +137,7 @@ def test_the_models_own_end_tokens_count_too() -> None:
     model, tokenizer = writing("hey!")
     assert model.generation_config is not None
     model.generation_config.eos_token_id = [3, tokenizer("y").input_ids[0]]
-    made = loopcd.generate(model, tokenizer, "~", max_new_tokens=20)
+    made = loopcd.generate(model, tokenizer, "~", loopcd.Greedy(), max_new_tokens=20)
     assert (made.text, made.finish_reason) == ("hey", "stop")
 
 
@@ -153,9 +155,9 @@ def test_the_models_own_end_tokens_count_too() -> None:
 )
 def test_stop_strings_end_a_text_and_are_cut_off(stop: Any, text: str, tokens: int) -> None:
     model, tokenizer = writing("abcdefégh")
-    made = loopcd.generate(model, tokenizer, "~", max_new_tokens=30, stop=stop)
+    made = loopcd.generate(model, tokenizer, "~", loopcd.Greedy(), max_new_tokens=30, stop=stop)
     assert (made.text, len(made.token_ids), made.finish_reason) == (text, tokens, "stop")
-    assert "".join(loopcd.stream(model, tokenizer, "~", max_new_tokens=30, stop=stop)) == text
+    assert "".join(loopcd.stream(model, tokenizer, "~", loopcd.Greedy(), max_new_tokens=30, stop=stop)) == text
 
 
 def test_a_special_token_as_a_stop_string() -> None:
@@ -163,13 +165,13 @@ def test_a_special_token_as_a_stop_string() -> None:
     with torch.no_grad():  # after b comes <bos>
         model.lm_head.weight[:, tokenizer("b").input_ids[0]] = 0
         model.lm_head.weight[257, tokenizer("b").input_ids[0]] = 1
-    made = loopcd.generate(model, tokenizer, "~", max_new_tokens=9, stop="<bos>")
+    made = loopcd.generate(model, tokenizer, "~", loopcd.Greedy(), max_new_tokens=9, stop="<bos>")
     assert (made.text, made.finish_reason, len(made.token_ids)) == ("ab", "stop", 3)
 
 
 def test_a_stop_string_in_the_prompt_does_not_count() -> None:
     model, tokenizer = writing("abc")
-    made = loopcd.generate(model, tokenizer, "b~", max_new_tokens=9, stop="b")
+    made = loopcd.generate(model, tokenizer, "b~", loopcd.Greedy(), max_new_tokens=9, stop="b")
     assert made.text == "a"
 
 
@@ -187,10 +189,10 @@ def test_rows_stop_at_different_places(own_model: LoopedModel, tokenizer: Any) -
 def test_the_context_ends_a_text_and_no_other(tokenizer: Any) -> None:
     model = tiny_ouro(0, max_position_embeddings=24)
     prompts = ["x" * 20, "short", "y" * 23]
-    made = loopcd.generate(model, tokenizer, prompts, max_new_tokens=10)
+    made = loopcd.generate(model, tokenizer, prompts, loopcd.Greedy(), max_new_tokens=10)
     assert [len(each.token_ids) for each in made] == [4, 10, 1]
     assert {each.finish_reason for each in made} == {"length"}
-    assert made[1] == loopcd.generate(model, tokenizer, "short", max_new_tokens=10)
+    assert made[1] == loopcd.generate(model, tokenizer, "short", loopcd.Greedy(), max_new_tokens=10)
     # MTI needs room for its negative prompt of 12 tokens behind the text
     guided = loopcd.generate(model, tokenizer, ["x" * 7], loopcd.MTI(0.0), max_new_tokens=10)
     assert len(guided[0].token_ids) == 24 - 12 - 7
@@ -199,7 +201,13 @@ def test_the_context_ends_a_text_and_no_other(tokenizer: Any) -> None:
 def test_progress(own_model: LoopedModel, tokenizer: Any) -> None:
     seen: list[tuple[int, int]] = []
     loopcd.generate(
-        own_model, tokenizer, PROMPTS, max_new_tokens=2, batch_size=2, progress=lambda done, total: seen.append((done, total))
+        own_model,
+        tokenizer,
+        PROMPTS,
+        loopcd.Greedy(),
+        max_new_tokens=2,
+        batch_size=2,
+        progress=lambda done, total: seen.append((done, total)),
     )
     assert seen == [(done, 5) for done in range(1, 6)]
 
@@ -251,7 +259,7 @@ def test_options_that_make_no_sense(own_model: LoopedModel, tokenizer: Any, opti
 )
 def test_prompts_that_cannot_be_continued(own_model: LoopedModel, tokenizer: Any, prompts: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        loopcd.generate(own_model, tokenizer, prompts, max_new_tokens=2)
+        loopcd.generate(own_model, tokenizer, prompts, loopcd.Greedy(), max_new_tokens=2)
 
 
 def test_room_for_the_negative_prompt(own_model: LoopedModel, tokenizer: Any) -> None:
@@ -262,16 +270,16 @@ def test_room_for_the_negative_prompt(own_model: LoopedModel, tokenizer: Any) ->
 @pytest.mark.parametrize("size", [0, -1, 1.5, True])
 def test_batch_sizes_that_are_none(own_model: LoopedModel, tokenizer: Any, size: Any) -> None:
     with pytest.raises(ValueError, match=f"batch_size={size}: a whole number of at least 1"):
-        loopcd.generate(own_model, tokenizer, ["ab"], batch_size=size)
+        loopcd.generate(own_model, tokenizer, ["ab"], loopcd.Greedy(), batch_size=size)
 
 
 def test_without_a_tokenizer(own_model: LoopedModel) -> None:
     with pytest.raises(ValueError, match="prompt is a text, but the model came without a tokenizer: pass token ids"):
-        loopcd.generate(own_model, None, "ab")
+        loopcd.generate(own_model, None, "ab", loopcd.Greedy())
     with pytest.raises(ValueError, match=r"stop=\('a',\) needs a tokenizer"):
-        loopcd.generate(own_model, None, [[1]], stop="a")
+        loopcd.generate(own_model, None, [[1]], loopcd.Greedy(), stop="a")
     with pytest.raises(ValueError, match="stream yields text, but the model came without a tokenizer"):
-        loopcd.stream(own_model, None, [1])
+        loopcd.stream(own_model, None, [1], loopcd.Greedy())
 
 
 def test_the_detailed_output_is_transformers_own(own_model: LoopedModel) -> None:

@@ -78,12 +78,12 @@ def test_places_are_as_many_as_memory_allows(tokenizer: PreTrainedTokenizerFast,
         return step(self)
 
     monkeypatch.setattr(Ticks, "step", limited)
-    wanted = loopcd.generate(model, tokenizer, PROMPTS, max_new_tokens=6)
+    wanted = loopcd.generate(model, tokenizer, PROMPTS, loopcd.Greedy(), max_new_tokens=6)
     assert set(seen) == {5}
     most = 3
-    assert loopcd.generate(model, tokenizer, PROMPTS, max_new_tokens=6) == wanted
+    assert loopcd.generate(model, tokenizer, PROMPTS, loopcd.Greedy(), max_new_tokens=6) == wanted
     assert set(seen) == {5, 3}
     room = int(2.5 * cache_bytes(model, max(map(len, PROMPTS)) + 6) / 0.9)
     monkeypatch.setattr(memory, "free_bytes", lambda device: room)
-    assert loopcd.generate(model, tokenizer, PROMPTS, max_new_tokens=6) == wanted
+    assert loopcd.generate(model, tokenizer, PROMPTS, loopcd.Greedy(), max_new_tokens=6) == wanted
     assert seen[-1] < 3

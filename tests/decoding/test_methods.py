@@ -259,6 +259,9 @@ NAN, INF = float("nan"), float("inf")
         (lambda: loopcd.MTI(entropy_threshold=-1.0), "entropy_threshold=-1.0: a number of at least 0"),
         (lambda: loopcd.MTI(entropy_threshold=NAN), "entropy_threshold=nan"),
         (lambda: loopcd.MTI(guidance=INF), "guidance=inf: a number"),
+        (lambda: loopcd.LoopCD(amateur_loop=0), "amateur_loop=0: a whole number of at least 1"),
+        (lambda: loopcd.LoopCD(amateur_loop=-3), "amateur_loop=-3: a whole number of at least 1"),
+        (lambda: loopcd.LoopCD(amateur_loop="late"), "amateur_loop='late': a whole number .*, or \"auto\""),  # pyright: ignore
         (lambda: loopcd.MTI(negative_prompt=""), "negative_prompt='': a text of at least one token"),
         (lambda: loopcd.MTI(plausibility=0), "plausibility=0: above 0"),
         (lambda: loopcd.SelfEval(candidates=0), "candidates=0: a whole number of at least 1"),
@@ -273,7 +276,7 @@ def test_settings_that_make_no_sense(make: Callable[[], Any], message: str) -> N
         make()
 
 
-@pytest.mark.parametrize("amateur", [-1, 0, 4, 5, 99])
+@pytest.mark.parametrize("amateur", [4, 5, 99])
 def test_an_amateur_that_is_none_of_the_loops_before_the_last(own_model: LoopedModel, amateur: int) -> None:
     with pytest.raises(ValueError, match=f"amateur_loop={amateur}: from 1 to 3, one less than the 4 loops that are run"):
         run(own_model, random_ids(1, 3), loopcd.LoopCD(amateur))
@@ -292,6 +295,16 @@ def test_an_amateur_that_is_none_of_the_loops_before_the_last(own_model: LoopedM
 def test_methods_that_need_a_tokenizer(ouro: LoopedModel, method: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         run(ouro, random_ids(1, 3), method)
+
+
+def test_a_class_in_place_of_a_method(own_model: LoopedModel) -> None:
+    with pytest.raises(ValueError, match=r"custom_generate=LoopCD: a method with its settings, .* as in LoopCD\(\)"):
+        own_model.generate(random_ids(1, 3), custom_generate=loopcd.LoopCD)
+
+
+def test_a_name_in_place_of_a_model() -> None:
+    with pytest.raises(ValueError, match="model='tiny-huginn': a looped model, as in model, tokenizer = loopcd"):
+        loopcd.generate("tiny-huginn", None, "hi")  # pyright: ignore[reportArgumentType]
 
 
 def test_beam_search_is_refused(own_model: LoopedModel) -> None:

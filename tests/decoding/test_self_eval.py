@@ -30,7 +30,10 @@ def model(request: pytest.FixtureRequest) -> LoopedModel:
 def candidates_of(model: LoopedModel, tokenizer: Any, prompt: Any, **options: Any) -> list[loopcd.Generation]:
     """Four candidates, made without SelfEval's judgement: each is the only one of its call."""
     if model.has_initial_state:
-        return [loopcd.generate(model, tokenizer, prompt, max_new_tokens=NEW, init_seed=k, **options) for k in range(4)]
+        return [
+            loopcd.generate(model, tokenizer, prompt, loopcd.Greedy(), max_new_tokens=NEW, init_seed=k, **options)
+            for k in range(4)
+        ]
     methods = [loopcd.SelfEval(1, seed=k) for k in range(4)]
     return [loopcd.generate(model, tokenizer, prompt, method, max_new_tokens=NEW, **options) for method in methods]
 
@@ -101,7 +104,9 @@ def test_ouro_samples_from_the_nucleus(tokenizer: Any, temperature: float, top_p
 def test_huginn_starts_from_other_states_and_takes_the_best_token(tokenizer: Any) -> None:
     model = labelled_model("huginn")
     made = [loopcd.generate(model, tokenizer, PROMPT, loopcd.SelfEval(1, seed=k), max_new_tokens=NEW) for k in range(4)]
-    assert made == [loopcd.generate(model, tokenizer, PROMPT, max_new_tokens=NEW, init_seed=k) for k in range(4)]
+    assert made == [
+        loopcd.generate(model, tokenizer, PROMPT, loopcd.Greedy(), max_new_tokens=NEW, init_seed=k) for k in range(4)
+    ]
     assert len({tuple(each.token_ids) for each in made}) > 1
 
 

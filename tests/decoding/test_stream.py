@@ -50,27 +50,34 @@ def test_the_pieces_are_the_text_of_generate(own_model: LoopedModel, tokenizer: 
 @pytest.mark.parametrize("text", ["añb", "x€y", "🙂", "té", "日é"])
 def test_no_piece_splits_a_character(text: str) -> None:
     model, tokenizer = writing(text)
-    assert list(loopcd.stream(model, tokenizer, "~", max_new_tokens=30)) == list(text)
+    assert list(loopcd.stream(model, tokenizer, "~", loopcd.Greedy(), max_new_tokens=30)) == list(text)
 
 
 def test_a_text_that_ends_inside_a_character() -> None:
     model, tokenizer = writing("a€")
-    pieces = list(loopcd.stream(model, tokenizer, "~", max_new_tokens=3))
-    assert "".join(pieces) == loopcd.generate(model, tokenizer, "~", max_new_tokens=3).text
+    pieces = list(loopcd.stream(model, tokenizer, "~", loopcd.Greedy(), max_new_tokens=3))
+    assert "".join(pieces) == loopcd.generate(model, tokenizer, "~", loopcd.Greedy(), max_new_tokens=3).text
     assert pieces[0] == "a" and "€" not in pieces[1]
 
 
 def test_a_stop_string_over_several_pieces_is_never_shown() -> None:
     model, tokenizer = writing("abcdefgh")
-    assert list(loopcd.stream(model, tokenizer, "~", max_new_tokens=30, stop="def")) == ["a", "b", "c"]
-    assert list(loopcd.stream(model, tokenizer, "~", max_new_tokens=30, stop="dex")) == ["a", "b", "c", "def", "g", "h"]
+    assert list(loopcd.stream(model, tokenizer, "~", loopcd.Greedy(), max_new_tokens=30, stop="def")) == ["a", "b", "c"]
+    assert list(loopcd.stream(model, tokenizer, "~", loopcd.Greedy(), max_new_tokens=30, stop="dex")) == [
+        "a",
+        "b",
+        "c",
+        "def",
+        "g",
+        "h",
+    ]
 
 
 def test_pieces_come_while_the_text_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokenizer = writing("abcdefgh")
     loops, advance = [], type(model).advance
     monkeypatch.setattr(type(model), "advance", lambda self, state: (loops.append(1), advance(self, state))[1])
-    pieces = loopcd.stream(model, tokenizer, "~", max_new_tokens=30)
+    pieces = loopcd.stream(model, tokenizer, "~", loopcd.Greedy(), max_new_tokens=30)
     assert not loops
     assert next(pieces) == "a"
     assert len(loops) == model.num_loops
@@ -81,7 +88,7 @@ def test_pieces_come_while_the_text_is_made(monkeypatch: pytest.MonkeyPatch) -> 
 def test_bad_prompts_are_refused_before_the_first_piece(own_model: LoopedModel, tokenizer: Any) -> None:
     for prompt, message in (("", "prompt is empty"), ("x" * 300, "prompt has 300 tokens")):
         with pytest.raises(ValueError, match=message):
-            loopcd.stream(own_model, tokenizer, prompt)
+            loopcd.stream(own_model, tokenizer, prompt, loopcd.Greedy())
 
 
 # Pieces of any text

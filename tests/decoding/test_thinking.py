@@ -101,6 +101,6 @@ def test_the_switch_reaches_the_prompt() -> None:
     tokenizer.chat_template = SWITCHED
     messages = [{"role": "user", "content": "Hi"}]
     for wanted, text in ((True, "Hi<think>\n"), (False, "Hi"), (None, "Hi")):
-        found = loopcd.generate(model, tokenizer, messages, max_new_tokens=5, enable_thinking=wanted)
-        streamed = "".join(loopcd.stream(model, tokenizer, messages, max_new_tokens=5, enable_thinking=wanted))
-        assert found.text == streamed == loopcd.generate(model, tokenizer, text, max_new_tokens=5).text
+        found = loopcd.generate(model, tokenizer, messages, loopcd.Greedy(), max_new_tokens=5, enable_thinking=wanted)
+        streamed = "".join(loopcd.stream(model, tokenizer, messages, loopcd.Greedy(), max_new_tokens=5, enable_thinking=wanted))
+        assert found.text == streamed == loopcd.generate(model, tokenizer, text, loopcd.Greedy(), max_new_tokens=5).text

@@ -260,7 +260,7 @@ def test_stale_token_ids_of_a_retrofit_are_not_used(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     byte_tokenizer().save_pretrained(tmp_path)
     again, tokenizer = loopcd.load(tmp_path)
-    made = loopcd.generate(again, tokenizer, "Hello", max_new_tokens=5)
+    made = loopcd.generate(again, tokenizer, "Hello", loopcd.Greedy(), max_new_tokens=5)
     assert len(made.token_ids) == 5  # pyright: ignore[reportAttributeAccessIssue]
     found, tokens = again.generation_config, (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)  # pyright: ignore
     assert (found.bos_token_id, found.eos_token_id, found.pad_token_id) == tokens  # pyright: ignore

@@ -222,7 +222,39 @@ def test_training_mode_has_gradients_for_every_weight(own_model: LoopedModel) ->
     assert {name for name in without if "early_exit_gate" not in name} == set()
 
 
+def test_gradient_checkpointing_changes_no_gradient(own_model: LoopedModel) -> None:
+    """Less is kept in the forward pass, and made again in the backward one."""
+    ids = random_ids(2, 6)
+    grads, asked = [], []
+    for checkpointed in (False, True):
+        model = type(own_model)(own_model.config)
+        model.load_state_dict(own_model.state_dict())
+        model.train()
+        if checkpointed:
+            model.gradient_checkpointing_enable()
+            for layer in (module for module in model.modules() if getattr(module, "gradient_checkpointing", False)):
+                again = layer._gradient_checkpointing_func
+                layer._gradient_checkpointing_func = lambda *args, again=again, **more: asked.append(1) or again(*args, **more)
+        model(ids, labels=ids).loss.backward()
+        grads.append({name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None})
+    assert len(asked) >= own_model.num_loops
+    assert grads[0].keys() == grads[1].keys()
+    for name, grad in grads[0].items():
+        torch.testing.assert_close(grads[1][name], grad)
+
+
 # Bad input
+
+
+def test_attention_weights_are_refused_and_not_left_out(model: LoopedModel) -> None:
+    with pytest.raises(ValueError, match="output_attentions=True: attention weights are not kept"):
+        model(random_ids(1, 3), output_attentions=True)
+    assert model(random_ids(1, 3), output_attentions=False).attentions is None
+
+
+def test_token_ids_that_are_no_tensor(model: LoopedModel) -> None:
+    with pytest.raises(ValueError, match=r"input_ids=\[\[1, 2\]\]: a tensor \[batch, time\] of token ids"):
+        loopcd.loop_logits(model, [[1, 2]])  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("loops", [0, -1, 2.5, True, "3"])

@@ -86,7 +86,7 @@ def test_exits_are_recorded_and_the_view_is_of_full_depth(looped: LoopedModel, t
 
 
 def test_initial_states(huginn: LoopedModel, tokenizer: Any) -> None:
-    drawn = loopcd.generate(huginn, tokenizer, PROMPTS, max_new_tokens=NEW, init_seed=5, trace=True)
+    drawn = loopcd.generate(huginn, tokenizer, PROMPTS, loopcd.Greedy(), max_new_tokens=NEW, init_seed=5, trace=True)
     for each in drawn:
         assert each.trace.init_seed == 5 and choices(each.trace)["greedy"].tolist() == each.token_ids
 
@@ -107,15 +107,15 @@ def test_self_eval_where_nothing_is_drawn_but_tokens() -> None:
 
 
 def test_stop_strings_and_numbers_of_loops(looped: LoopedModel, tokenizer: Any) -> None:
-    whole = loopcd.generate(looped, tokenizer, "once", max_new_tokens=NEW, num_loops=2)
+    whole = loopcd.generate(looped, tokenizer, "once", loopcd.Greedy(), max_new_tokens=NEW, num_loops=2)
     stop = tokenizer.decode(whole.token_ids[3:5], skip_special_tokens=True)
-    made = loopcd.generate(looped, tokenizer, "once", max_new_tokens=NEW, num_loops=2, stop=stop, trace=True)
+    made = loopcd.generate(looped, tokenizer, "once", loopcd.Greedy(), max_new_tokens=NEW, num_loops=2, stop=stop, trace=True)
     assert made.trace.num_loops == 2 and made.trace.text == made.text and stop not in made.text
     assert "".join(made.trace.pieces) == tokenizer.decode(made.token_ids)
 
 
 def test_prompts_of_ids(looped: LoopedModel) -> None:
-    (made,) = loopcd.generate(looped, None, [[5, 6, 7]], max_new_tokens=3, trace=True)
+    (made,) = loopcd.generate(looped, None, [[5, 6, 7]], loopcd.Greedy(), max_new_tokens=3, trace=True)
     assert made.trace.prompt_ids.tolist() == [5, 6, 7] and made.trace.prompt == "" and made.trace.pieces == ("", "", "")
     assert made.trace.token_texts == {}
 
@@ -135,7 +135,7 @@ def test_a_writer_gets_them_batch_by_batch(huginn: LoopedModel, tokenizer: Any, 
 def test_signature_and_refusals(huginn: LoopedModel, tokenizer: Any) -> None:
     assert {"prompts", "max_new_tokens", "trace", "init_seed"} <= set(inspect.signature(loopcd.generate).parameters)
     with pytest.raises(ValueError, match="trace='yes': True"):
-        loopcd.generate(huginn, tokenizer, "x", trace="yes")  # pyright: ignore[reportArgumentType]
+        loopcd.generate(huginn, tokenizer, "x", loopcd.Greedy(), trace="yes")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="trace=True: a function"):
         generate_texts(huginn, tokenizer, "x", trace=True)  # pyright: ignore[reportArgumentType]
 
@@ -162,4 +162,6 @@ def test_command(tmp_path: Path) -> None:
 
 def test_a_model_from_a_folder_is_named_after_it(tmp_path: Path) -> None:
     model, _ = loopcd.load(save_model(tmp_path / "some-model", tiny_ouro(0)))
-    assert loopcd.generate(model, byte_tokenizer(), "x", max_new_tokens=2, trace=True).trace.model == "some-model"
+    assert (
+        loopcd.generate(model, byte_tokenizer(), "x", loopcd.Greedy(), max_new_tokens=2, trace=True).trace.model == "some-model"
+    )

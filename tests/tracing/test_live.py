@@ -37,7 +37,7 @@ def test_token_by_token_equals_the_whole_text(model: LoopedModel, tokenizer: Any
 
 
 def test_from_a_drawn_state(huginn: LoopedModel, tokenizer: Any) -> None:
-    made = loopcd.generate(huginn, tokenizer, "once upon", max_new_tokens=8, init_seed=4, trace=True)
+    made = loopcd.generate(huginn, tokenizer, "once upon", loopcd.Greedy(), max_new_tokens=8, init_seed=4, trace=True)
     live = LiveTracer(huginn, tokenizer, made.trace.prompt_ids, init_seed=4)
     for token in made.token_ids:
         one = live.add(token)

@@ -6,8 +6,21 @@ holds one JSON object, nothing else.
 """
 
 # each adds its commands to the group
-from loopcd.cli import bench, evaluate, generate, lens, models, reproduce, serve, train, verify
+from loopcd.cli import bench, demo, evaluate, generate, lens, models, reproduce, serve, train, verify
 from loopcd.cli.group import main
 from loopcd.cli.methods import build_method
 
-__all__ = ["bench", "build_method", "evaluate", "generate", "lens", "main", "models", "reproduce", "serve", "train", "verify"]
+__all__ = [
+    "bench",
+    "build_method",
+    "demo",
+    "evaluate",
+    "generate",
+    "lens",
+    "main",
+    "models",
+    "reproduce",
+    "serve",
+    "train",
+    "verify",
+]

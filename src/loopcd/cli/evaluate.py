@@ -10,6 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from loopcd.cli.early import check_task, model_option
 from loopcd.cli.group import Failed, main, print_tables
 
 TASKS = "gsm8k, math500, strategyqa, humaneval, mbpp, gsm8k-lm-eval; built in: steps, -easy, -hard, -shift, -cue, -cue-shift."
@@ -18,7 +19,7 @@ TASKS = "gsm8k, math500, strategyqa, humaneval, mbpp, gsm8k-lm-eval; built in: s
 def _evaluation_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """What `eval` and `sweep` share."""
     options = [
-        click.option("--model", default="tiny-huginn", show_default=True, help="A built-in name, a folder, or a hub id."),
+        model_option,
         click.option("--task", default="steps", show_default=True, help=TASKS),
         click.option(
             "--data", type=click.Path(path_type=Path), help="Folder with the task's files (from the hub if not given)."
@@ -72,6 +73,7 @@ def evaluate(
     **options: Any,
 ) -> None:
     """Methods on a task, paired: accuracies, differences from greedy, speed. Stop it at any time and run it again."""
+    check_task(options["task"], options["allow_code_execution"] or prompts)
     from loopcd.evaluation.progress import announced, shown
     from loopcd.evaluation.session import Session
 
@@ -132,16 +134,18 @@ def _other_engine(name: str, tensor_parallel: int | None, data_parallel: int | N
 @click.option("--methods", default="greedy,loopcd,mti,noisecd", show_default=True, help="One with settings is run with these.")
 @click.option("--metric", help="The metric to choose by (the task's first if not given).")
 @click.option("--paper-practice", is_flag=True, help="Choose on the reported items themselves, as the paper does; marked so.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder; the same command goes on.")
-def sweep(out: Path, metric: str | None, paper_practice: bool, as_json: bool, **options: Any) -> None:
+@click.option("--out", type=click.Path(path_type=Path), help="Folder (below results/ if not given); the same command goes on.")
+def sweep(out: Path | None, metric: str | None, paper_practice: bool, as_json: bool, **options: Any) -> None:
     """The paper's grids on items kept apart, then the chosen setting of each method once on the reported items."""
+    check_task(options["task"], options["allow_code_execution"])
     from loopcd.evaluation.progress import announced, shown
     from loopcd.evaluation.session import Session
     from loopcd.evaluation.sweep import as_json as sweep_json
 
     session = Session(**options)
+    folder = out or Path("results") / f"sweep-{session.task}-{Path(session.model).name}"
     with shown(f"{session.task}, {session.model}") as report:
-        made = session.sweep(out, metric, paper_practice, report, announced)
+        made = session.sweep(folder, metric, paper_practice, report, announced)
     if as_json:
         click.echo(json.dumps(sweep_json(made, paper_practice)))
         return
@@ -158,7 +162,7 @@ def lm_eval(arguments: tuple[str, ...]) -> None:
 
     \b
     loopcd lm-eval --tasks gsm8k --num_fewshot 3 \\
-        --model_args pretrained=tiny-huginn,method=loopcd,amateur_loop=8,strength=0.3
+        --model_args pretrained=tomg-group-umd/huginn-0125,method=loopcd,amateur_loop=8,strength=0.3
     loopcd lm-eval run --help       all of lm-eval's options
 
     In --model_args: pretrained (a built-in name, a folder or a hub id), method (greedy, loopcd, loopguidance, …) and

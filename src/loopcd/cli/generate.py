@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from loopcd.cli.early import model_option
 from loopcd.cli.group import main, progress_bar
 from loopcd.cli.methods import build_method, method_options
 
@@ -20,9 +21,9 @@ from loopcd.cli.methods import build_method, method_options
     "--file",
     "source",
     type=click.Path(),
-    help="Prompts: one a line, or JSON lines with a field `prompt`; - is standard input.",
+    help="Prompts: one a line, or JSON lines with a field `prompt`; - is standard input, read so.",
 )
-@click.option("--model", default="tiny-huginn", show_default=True, help="A built-in name, a folder, or a hub id.")
+@model_option
 @method_options
 @click.option("--max-new-tokens", type=int, default=256, show_default=True)
 @click.option("--stop", multiple=True, help="Stop at this text; may be given several times.")
@@ -58,7 +59,7 @@ def generate(
     allow_pickle: bool,
     **options: Any,
 ) -> None:
-    """Continue PROMPT, or the prompts of a file or of standard input."""
+    """Continue PROMPT, or what standard input holds (one prompt, newlines and all), or each prompt of a file."""
     prompts = [_said(each) if chat and isinstance(each, str) else each for each in _prompts(prompt, source)]
     if streamed and (as_json or trace_file is not None or len(prompts) != 1):
         raise click.UsageError(
@@ -84,8 +85,10 @@ def generate(
         made = loopcd.generate(loaded, tokenizer, prompts, chosen, progress=show, trace=trace, **run)
     results = [{"prompt": each, **_as_dict(text), **hidden.parts(each, text)} for each, text in zip(prompts, made, strict=True)]
     if as_json:
-        shown = {key: value for key, value in options.items() if value is not None}
-        click.echo(json.dumps({"model": model, "method": method, "settings": shown, "results": results}))
+        from loopcd.evaluation.engine import plain
+
+        settings = plain(chosen.settled(loaded, run["num_loops"]))  # as they were, presets and all
+        click.echo(json.dumps({"model": model, "method": method, "settings": settings, "results": results}))
         return
     for number, result in enumerate(results):
         if len(results) > 1:
@@ -137,20 +140,25 @@ def _said(text: str) -> list[dict[str, str]]:
 
 
 def _prompts(prompt: str | None, source: str | None) -> Iterator[Any]:
-    """The argument; or the lines of a file or of standard input, each a text or a JSON object with a field `prompt`, or with a
-    conversation in a field `messages`."""
+    """The argument, or standard input as it is; or the lines of a file, each a text or a JSON object with a field `prompt`, or
+    with a conversation in a field `messages`."""
     if prompt is not None and source is not None:
         raise click.UsageError("give either PROMPT or --file, not both")
     if prompt is not None:
         yield prompt
         return
     if source is None and sys.stdin.isatty():
-        raise click.UsageError("give a PROMPT, --file FILE, or prompts on standard input")
+        raise click.UsageError("give a PROMPT, --file FILE, or a prompt on standard input")
     name = "standard input" if source in (None, "-") else str(source)
     try:
         lines = sys.stdin.read() if source in (None, "-") else Path(str(source)).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{name} is not a text in UTF-8: {error}") from error
+    if source is None:
+        if not lines.strip():
+            raise ValueError(f"{name} holds no prompt")
+        yield lines.removesuffix("\n")  # which echo writes, and nobody means
+        return
     found = False
     for number, line in enumerate(lines.splitlines(), start=1):
         if line.strip():

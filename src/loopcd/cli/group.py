@@ -9,6 +9,9 @@ from typing import Any
 
 import click
 
+from loopcd import __version__
+
+RESUMED = ("eval", "sweep", "reproduce", "demo")  # commands that go on where they were stopped
 DEBUG = "LOOPCD_DEBUG"  # set to anything, an error is shown with its traceback
 
 
@@ -38,7 +41,8 @@ class _Command(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
-            click.echo("loopcd: interrupted", err=True)
+            kept = ": what is finished is kept, and the same command goes on" if ctx.invoked_subcommand in RESUMED else ""
+            click.echo(f"loopcd: interrupted{kept}", err=True)
             ctx.exit(130)
         except Exception as error:
             if os.environ.get(DEBUG) or getattr(error, "errno", None) == EPIPE:  # click knows what a closed pipe means
@@ -60,7 +64,7 @@ def _told(error: Exception) -> Failed:
 
 
 @click.group(cls=_Command, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="loopcd")
+@click.version_option(__version__, prog_name="loopcd")
 def main() -> None:
     """Run looped language models, and decode them by LoopCD."""
 

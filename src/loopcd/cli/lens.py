@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from loopcd.cli.early import check_task, model_option
 from loopcd.cli.group import Failed, main
 from loopcd.cli.methods import build_method
 
@@ -14,7 +15,7 @@ from loopcd.cli.methods import build_method
 @main.command()
 @click.argument("sources", nargs=-1, metavar="[PROMPT | TRACE ...]")
 @click.option("--export", "target", type=click.Path(path_type=Path), help="Write one self-contained page, and serve nothing.")
-@click.option("--model", default="tiny-huginn", show_default=True, help="A built-in name, a folder, or a hub id.")
+@model_option
 @click.option("--amateur-loop", type=int, help="LoopCD: loop of the amateur (the model's preset if not given).")
 @click.option("--strength", type=float, help="LoopCD: λ.")
 @click.option("--plausibility", type=float, help="LoopCD: α.")
@@ -52,6 +53,7 @@ def lens(
         raise click.UsageError(f"--limit {limit}: a whole number of at least 1")
     if as_json and target is None:
         raise click.UsageError("--json goes with --export")
+    check_task(options["task"])
     traces, prompts = _sorted(sources)
     say: Callable[[str], None] = lambda line: click.echo(line, err=True)  # noqa: E731
     if target is not None:
@@ -130,7 +132,8 @@ def _export(
     if as_json:
         click.echo(json.dumps({"file": str(target), "bytes": size, "examples": len(examples), "note": note}))
     else:
-        click.echo(f"{target}: {len(examples)} examples, {size / 1000:.0f} kB. It opens from disk, in any browser.")
+        many = f"{len(examples)} example{'' if len(examples) == 1 else 's'}"
+        click.echo(f"{target}: {many}, {size / 1000:.0f} kB. It opens from disk, in any browser.")
 
 
 def _written(prompts: Sequence[str], max_new_tokens: int, options: dict[str, Any]) -> list[Any]:
@@ -162,7 +165,8 @@ def _searched(max_new_tokens: int | None, options: dict[str, Any], say: Callable
             found.append(each)
         else:
             note = each.sentence(task, methods)
-            say(f"looked at {each.done} problems of {task.name}: {each.differ} pairs of texts differ, {len(found)} kept")
+            counted = f"{each.differ} pairs of texts differ, {len(found)} kept, at most 4 of a kind"
+            say(f"looked at {each.done} problems of {task.name}: {counted}")
     return [each.example for each in sorted(found, key=lambda one: KINDS.index(one.kind))], note
 
 

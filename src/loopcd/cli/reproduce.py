@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from loopcd.cli.early import check_task, model_option
 from loopcd.cli.group import main
 
 _LOCAL = {"data": "DIR", "exemplars": "FILE", "evalplus_python": "PYTHON"}  # places on this machine, left open when shown
@@ -14,7 +15,7 @@ _LOCAL = {"data": "DIR", "exemplars": "FILE", "evalplus_python": "PYTHON"}  # pl
 
 @main.command()
 @click.argument("element")
-@click.option("--model", default="tiny-huginn", show_default=True, help="A built-in name, a folder, or a hub id.")
+@model_option
 @click.option(
     "--task", default="steps", show_default=True, help="gsm8k, math500, strategyqa, ...; built in: steps, steps-hard, ..."
 )
@@ -46,6 +47,7 @@ def reproduce(element: str, out: Path | None, cache: Path | None, tuned: bool | 
 
     What is generated is kept in the cache and shared between elements. Stop it at any time and run it again.
     """
+    check_task(options["task"], options["allow_code_execution"])
     from dataclasses import replace
 
     from loopcd.analysis.elements import elements

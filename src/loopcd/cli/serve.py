@@ -4,11 +4,12 @@ from typing import Any
 
 import click
 
+from loopcd.cli.early import ModelName
 from loopcd.cli.group import main
 
 
 @main.command(context_settings={"ignore_unknown_options": True})
-@click.argument("model")
+@click.argument("model", type=ModelName())
 @click.argument("vllm_options", nargs=-1, type=click.UNPROCESSED)
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=int, default=8000, show_default=True)

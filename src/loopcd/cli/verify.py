@@ -5,11 +5,12 @@ from typing import Any
 
 import click
 
+from loopcd.cli.early import ModelName
 from loopcd.cli.group import main
 
 
 @main.command()
-@click.argument("model")
+@click.argument("model", type=ModelName())
 @click.option("--dtype", help="float32, bfloat16 or float16 (the checkpoint's own if not given).")
 @click.option("--device", help="cpu, cuda, ... (a GPU where there is one).")
 @click.option("--tokens", type=click.IntRange(2), default=24, show_default=True, help="Tokens of each text that is written.")

@@ -9,7 +9,7 @@ from loopcd.decoding import checks
 from loopcd.decoding.chat import is_chat
 from loopcd.decoding.flight import Row
 from loopcd.decoding.generate import Generation, Prompt, Request
-from loopcd.decoding.methods import Greedy, Method
+from loopcd.decoding.methods import LoopCD, Method
 from loopcd.decoding.ticks import Ticks
 from loopcd.models.stages import LoopedModel
 
@@ -73,7 +73,7 @@ class Batch:
     def submit(
         self,
         prompt: Prompt,
-        method: Method = Greedy(),  # noqa: B008 (frozen)
+        method: Method = LoopCD(),  # noqa: B008 (frozen)
         *,
         max_new_tokens: int = 256,
         stop: str | Sequence[str] = (),

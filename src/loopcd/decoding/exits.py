@@ -19,19 +19,21 @@ class EarlyExit:
     `criterion="latent"`: at the first loop r ≥ `min_loops` with mean_j ‖h_r − h_(r−1)‖ / ‖h_r‖ < `threshold` (τ), the mean
     being over the tokens of the pass: a whole prompt leaves at once, a generated token by itself.
     `criterion="gate"` (Ouro): when the gate's cumulated exit probability reaches `threshold`. A threshold of 0 never leaves by
-    the first criterion, and at the first loop by the second.
+    the first criterion, and at the first loop by the second. `min_loops=None` is as few as the method allows: one more than
+    its early loop where it has one (LoopCD, LoopGuidance), else 0.
     `exited` says how later tokens see, at later loops, one that left: by its `"last"` computed entry, or not
     (`"skip"`, the public Huginn code's default).
     """
 
     threshold: float = 0.03
-    min_loops: int = 0
+    min_loops: int | None = None
     criterion: Literal["latent", "gate"] = "latent"
     exited: Literal["last", "skip"] = "last"
 
     def __post_init__(self) -> None:
         checks.number("threshold", self.threshold, 0)
-        checks.whole("min_loops", self.min_loops, 0)
+        if self.min_loops is not None:
+            checks.whole("min_loops", self.min_loops, 0)
         checks.one_of("criterion", self.criterion, ("latent", "gate"))
         checks.one_of("exited", self.exited, ("last", "skip"))
 
@@ -56,7 +58,7 @@ class Judge:
         if self.rule.criterion == "gate":
             stop = torch.sigmoid(wide(self.model.gate_logits(after)))  # pyright: ignore[reportCallIssue]
             self.staying = 1 - stop if self.staying is None else self.staying * (1 - stop)
-        if after.loop < self.rule.min_loops:
+        if after.loop < (self.rule.min_loops or 0):
             return None
         if self.staying is not None:
             reached = 1 - self._mean(self.staying) >= self.rule.threshold

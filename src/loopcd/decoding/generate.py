@@ -15,7 +15,7 @@ from loopcd.decoding import checks
 from loopcd.decoding.chat import Messages, chat_ids, is_chat, text_ids, thinks, turn_ends
 from loopcd.decoding.flight import Row
 from loopcd.decoding.loop import Job, Rows, Sampling
-from loopcd.decoding.methods import Greedy, Method
+from loopcd.decoding.methods import LoopCD, Method
 from loopcd.decoding.texts import Interruptible, StopTexts, TextPieces, pad_left, trim
 from loopcd.decoding.ticks import Ticks
 from loopcd.models.memory import rows_that_fit
@@ -71,6 +71,9 @@ class Request:
     enable_thinking: bool | None = None  # as its template takes it
 
     def __post_init__(self) -> None:
+        if not hasattr(self.model, "advance"):  # whatever wraps a looped model hands this on
+            shown = repr(self.model) if isinstance(self.model, str) else type(self.model).__name__
+            raise ValueError(f"model={shown}: a looped model, as in model, tokenizer = loopcd.load(NAME)")
         if not isinstance(self.method, Method):
             raise ValueError(f"method={self.method!r}: a method such as loopcd.Greedy() or loopcd.LoopCD()")
         checks.whole("max_new_tokens", self.max_new_tokens, 1)
@@ -185,7 +188,7 @@ def generate(
     model: LoopedModel,
     tokenizer: Any,
     prompts: str | Messages | Sequence[Prompt],
-    method: Method = Greedy(),  # noqa: B008 (frozen)
+    method: Method = LoopCD(),  # noqa: B008 (frozen)
     *,
     max_new_tokens: int = 256,
     stop: str | Sequence[str] = (),
@@ -201,7 +204,8 @@ def generate(
     interrupt: Callable[[], None] | None = None,
     enable_thinking: bool | None = None,
 ) -> Any:
-    """Continue a prompt (a Generation), or each of a list of prompts (a list of them), by the method.
+    """Continue a prompt (a Generation), or each of a list of prompts (a list of them), by the method: LoopCD with the model's
+    preset unless another is given.
 
     A prompt is a text, a list of token ids, or a conversation: a list of messages {"role", "content"}, for the chat template.
     `enable_thinking` is handed to the template where that has such a switch.
@@ -317,7 +321,7 @@ def stream(
     model: LoopedModel,
     tokenizer: Any,
     prompt: Prompt,
-    method: Method = Greedy(),  # noqa: B008 (frozen)
+    method: Method = LoopCD(),  # noqa: B008 (frozen)
     *,
     max_new_tokens: int = 256,
     stop: str | Sequence[str] = (),
@@ -353,7 +357,7 @@ def stream_tokens(
     model: LoopedModel,
     tokenizer: Any,
     prompt: Prompt,
-    method: Method = Greedy(),  # noqa: B008 (frozen)
+    method: Method = LoopCD(),  # noqa: B008 (frozen)
     *,
     max_new_tokens: int = 256,
     stop: str | Sequence[str] = (),

@@ -76,7 +76,8 @@ class Job:
     def engine(self, method: "Method") -> Engine:
         batch, time = self.input_ids.shape
         check_memory(self.model, tokens=max(time, self.limit or 0), batch=batch, num_loops=self.num_loops)
-        return Engine(self.model, self.num_loops, method.exit, self.init_seed, self.cache, self.limit, self.token_type_ids)
+        leave = method.leaving(self.model, self.num_loops)
+        return Engine(self.model, self.num_loops, leave, self.init_seed, self.cache, self.limit, self.token_type_ids)
 
 
 @dataclass(frozen=True)

@@ -53,16 +53,30 @@ class Method:
 
     def check(self, model: LoopedModel, num_loops: int | None, tokenizer: Any) -> None:
         """Refuse, before anything is computed, settings that do not fit the model."""
-        self.scorer(Engine(model, num_loops, self.exit), tokenizer)
+        self.scorer(Engine(model, num_loops, self.leaving(model, num_loops)), tokenizer)
+
+    def settled(self, model: LoopedModel, num_loops: int | None = None) -> "Method":
+        """The same with what is left to the model filled in."""
+        return replace(self, exit=self.leaving(model, num_loops))
+
+    def leaving(self, model: LoopedModel, num_loops: int | None = None) -> EarlyExit | None:
+        """The exit rule for this model: no token leaves before the loops that the method needs."""
+        if self.exit is None or self.exit.min_loops is not None:
+            return self.exit
+        return replace(self.exit, min_loops=self.needed_loops(model, num_loops))
+
+    def needed_loops(self, model: LoopedModel, num_loops: int | None) -> int:
+        """Loops that every token has to run for the method."""
+        return 0
 
     def check_early(self, name: str, loop: int, loops: int) -> None:
         """Refuse an early loop that the last one, or the exit rule, could come before."""
         if not 1 <= loop <= loops - 1:
             raise ValueError(f"{name}={loop}: from 1 to {loops - 1}, one less than the {loops} loops that are run")
-        if self.exit is not None and self.exit.min_loops <= loop:
+        if self.exit is not None and self.exit.min_loops is not None and self.exit.min_loops <= loop:
             raise ValueError(
                 f"exit with min_loops={self.exit.min_loops} could leave at or before {name}={loop}: "
-                f"set EarlyExit(min_loops={loop + 1}) or more"
+                f"leave min_loops out, or let it be {loop + 1} or more"
             )
 
     def reserve(self, tokenizer: Any) -> int:
@@ -120,7 +134,9 @@ class LoopCD(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.amateur_loop is not None and self.amateur_loop != "auto":
-            checks.whole("amateur_loop", self.amateur_loop)
+            if isinstance(self.amateur_loop, str):
+                raise ValueError(f'amateur_loop={self.amateur_loop!r}: a whole number of at least 1, or "auto"')
+            checks.whole("amateur_loop", self.amateur_loop, 1)
         if self.amateur_loop == "auto" and parse_kinds(self.where):
             raise ValueError(f'where={self.where!r} takes one amateur for all positions, not amateur_loop="auto"')
         if self.strength is not None:
@@ -144,12 +160,19 @@ class LoopCD(Method):
 
     def settled(self, model: LoopedModel, num_loops: int | None = None) -> "LoopCD":
         """The same with the model's presets filled in."""
+        leave = self.leaving(model, num_loops)
         if self.amateur_loop != "auto":
             amateur, strength = self.resolve(model, num_loops)
-            return replace(self, amateur_loop=amateur, strength=strength)
+            return replace(self, amateur_loop=amateur, strength=strength, exit=leave)
         loops = checked_loops(num_loops, model.num_loops)
         self._check_amateur(candidate_loops(loops)[-1], loops)
-        return replace(self, strength=preset(model, loops).strength if self.strength is None else self.strength)
+        strength = preset(model, loops).strength if self.strength is None else self.strength
+        return replace(self, strength=strength, exit=leave)
+
+    def needed_loops(self, model: LoopedModel, num_loops: int | None) -> int:
+        if self.amateur_loop == "auto":
+            return candidate_loops(checked_loops(num_loops, model.num_loops))[-1] + 1
+        return self.resolve(model, num_loops)[0] + 1
 
     def _check_amateur(self, amateur: int, loops: int) -> None:
         self.check_early("amateur_loop", amateur, loops)
@@ -189,6 +212,9 @@ class LoopGuidance(Method):
         checks.number("weight", self.weight, 0)
         checks.yes_or_no("adaptive", self.adaptive)
         checks.one_of("coda", self.coda, ("own", "shared"))
+
+    def needed_loops(self, model: LoopedModel, num_loops: int | None) -> int:
+        return self.early_loop + 1
 
     def scorer(self, engine: Engine, tokenizer: Any) -> Scorer:
         self.check_early("early_loop", self.early_loop, engine.num_loops)

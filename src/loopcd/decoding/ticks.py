@@ -110,7 +110,7 @@ class Ticks:
     def _admit(self, row: Row, place: int) -> None:
         row.take_place(self.places, place)
         state = row.engine.begin(row.job.input_ids)
-        rule = row.method.exit
+        rule = row.engine.exit
         self.prompts.append(Prompt(row, state, None if rule is None else Judge(rule, self.model, None)))
 
     def _begin(self, rows: Sequence[Row]) -> None:
@@ -286,7 +286,7 @@ class Ticks:
 
     def _leaving(self, flying: Flying, before: LoopState, after: LoopState) -> list[bool]:
         """Which units' exit rules say that they leave."""
-        rules = [unit.row.method.exit for unit in flying.units]
+        rules = [unit.row.engine.exit for unit in flying.units]
         leaves = [False] * len(rules)
         for criterion in {rule.criterion for rule in rules if rule is not None}:
             limits = [0.0 if rule is None else rule.threshold for rule in rules]
@@ -299,6 +299,6 @@ class Ticks:
                 reached = change < torch.tensor(limits, dtype=change.dtype, device=change.device)
             said = reached.tolist()
             for at, rule in enumerate(rules):
-                if rule is not None and rule.criterion == criterion and flying.units[at].loop >= rule.min_loops:
+                if rule is not None and rule.criterion == criterion and flying.units[at].loop >= (rule.min_loops or 0):
                     leaves[at] = said[at]
         return leaves

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from loopcd.decoding import Generation, LoopCD, Method, NoiseCD, SelfEval, generate
+from loopcd.decoding import Generation, Greedy, Method, NoiseCD, SelfEval, generate
 from loopcd.decoding.self_eval import label_ids
 from loopcd.models import LoopedModel, load
 from loopcd.models.loading import find
@@ -115,16 +115,14 @@ class LocalEngine:
         return {"device": device.type, "device_name": name, "threads": self.threads or torch.get_num_threads()}
 
     def settings(self, method: Method) -> dict[str, Any]:
-        if isinstance(method, LoopCD):
-            method = method.settled(self.model, self.num_loops)
         if isinstance(method, SelfEval):
             label_ids(self.tokenizer)  # refused here rather than after the other methods' first batch
-        return plain(method)
+        return plain(method.settled(self.model, self.num_loops))
 
     def lengths(self, prompts: Sequence[str]) -> list[int]:
         if self.tokenizer is None:
             raise ValueError(f"{self.name} came without a tokenizer, so it cannot read the prompts")
-        found = [len(self.tokenizer(prompt).input_ids) for prompt in prompts]
+        found = [len(self.tokenizer(prompt, verbose=False).input_ids) for prompt in prompts]  # a length is judged here
         if max(found) >= self.model.max_context:
             raise ValueError(
                 f"the longest prompt of this task has {max(found)} tokens, but {self.name} has a context of "
@@ -134,7 +132,7 @@ class LocalEngine:
 
     def warm_up(self, prompts: Sequence[str]) -> None:
         with _threads(self.threads):
-            generate(self.model, self.tokenizer, list(prompts), max_new_tokens=2, num_loops=self.num_loops)
+            generate(self.model, self.tokenizer, list(prompts), Greedy(), max_new_tokens=2, num_loops=self.num_loops)
 
     def complete(self, prompts: Sequence[str], method: Method, request: Request) -> list[Generation]:
         drawn_otherwise = isinstance(method, SelfEval) or not self.model.has_initial_state

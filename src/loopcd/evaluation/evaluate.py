@@ -55,6 +55,8 @@ def evaluate(
     """
     manifest = make_manifest(task, engine, plan)
     folder = out or default_folder(manifest)
+    if not folder.exists():
+        engine.lengths([item.prompt for item in task.items])  # a model that cannot read them leaves no folder behind
     with open_store(folder, inside) as store:
         begin(store, manifest)
         if announce is not None:

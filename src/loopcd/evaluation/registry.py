@@ -25,11 +25,15 @@ TASKS = {
 CODE_TASKS = ("humaneval", "mbpp")  # their prompts depend on the tokenizer's chat template
 
 
+def check_name(name: str) -> None:
+    if name not in TASKS:
+        raise ValueError(f"there is no task {name!r}: known are {', '.join(TASKS)}")
+
+
 def make_task(name: str, options: TaskOptions | None = None) -> Task:
     """The task of that name, with its items read and its prompts made."""
     chosen = options or TaskOptions()
-    if name not in TASKS:
-        raise ValueError(f"there is no task {name!r}: known are {', '.join(TASKS)}")
+    check_name(name)
     if chosen.exemplars is not None and name != "strategyqa":
         raise ValueError(f"--exemplars: {name} has no use for worked examples of yours; only strategyqa reads a file of them")
     if chosen.max_new_tokens is not None and chosen.max_new_tokens < 1:

@@ -37,7 +37,7 @@ def _row(result: MethodResult, metrics: Sequence[str], theirs: Sequence[str]) ->
     if versus is None or result.method.label == "greedy":
         return [result.method.label, *accuracies, *[""] * 6]
     divergence = result.first_token_divergence or 0.0
-    changes = [str(versus.wrong_to_right), str(versus.right_to_wrong), number(versus.ratio), number(versus.mcnemar_p, 3)]
+    changes = [str(versus.wrong_to_right), str(versus.right_to_wrong), number(versus.ratio), p_value(versus.mcnemar_p)]
     return [result.method.label, *accuracies, signed(versus), *changes, f"{100 * divergence:.1f} %"]
 
 
@@ -53,9 +53,14 @@ def number(value: float | None, digits: int = 2) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
+def p_value(value: float | None) -> str:
+    return "< 0.001" if value is not None and value < 0.001 else number(value, 3)
+
+
 def note(results: Results) -> str:
     several = results.seeds is not None and len(results.seeds) > 1
-    explained = NOTE.format(single="of accuracies Student's t over the seeds" if several else "of accuracies Wilson's")
+    over_seeds = "of accuracies Student's t over the seeds alone, so that few items show no width"
+    explained = NOTE.format(single=over_seeds if several else "of accuracies Wilson's")
     cheats = ", ".join(f"{each.method.label} {each.cheated}" for each in results.methods if each.cheated)
     told = [f"cheated: {cheats} (programs that tried to be taken for right; counted as wrong)."] if cheats else []
     return " ".join([*([] if results.ceiling is None else [results.ceiling.describe()]), *told, explained])
@@ -69,7 +74,9 @@ def terminal(results: Results) -> RenderableType:
         title += f", seeds {', '.join(map(str, results.seeds))}"
     table = Table(title=title, caption=note(results), caption_justify="left")
     for heading in [*headings, "tok/s", "rel."]:
-        table.add_column(heading, justify="left" if heading == "method" else "right", overflow="fold")
+        table.add_column(
+            heading, justify="left" if heading == "method" else "right", overflow="fold", no_wrap=heading == "method"
+        )
     for row in rows:
         speed = speeds[row[0]]
         table.add_row(*row, number(speed["tokens_per_second"], 0), number(speed["relative"]))

@@ -117,7 +117,8 @@ class Looked:
         """For the page's foot: what was looked at, so that a choice of examples is not taken for a result."""
         scores = ", ".join(f"{type(method).__name__} {right}" for method, right in zip(methods, self.right, strict=True))
         return (
-            f"Chosen because the texts differ: {self.differ} of the {self.done} problems of {task.name} that were looked at. "
+            f"Chosen because the texts differ: {self.differ} of the {self.done} problems of {task.name} that were looked at; "
+            "kept are the first of each kind (became right, became wrong, neither). "
             f"Right among all {self.done}: {scores}."
         )
 

@@ -9,10 +9,9 @@ loop and layer; `layers` are the layers, `coda` what an amateur sees through a c
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from loopcd.models.configs import HuginnConfig, NanbeigeConfig, OuroConfig, ParcaeConfig, RetrofitConfig
-
 if TYPE_CHECKING:
     from loopcd.models.cache import LoopCache
+    from loopcd.models.configs import HuginnConfig, NanbeigeConfig, OuroConfig, ParcaeConfig, RetrofitConfig
     from loopcd.models.hrm_text import LoopedHrmText
     from loopcd.models.huginn import HuginnForCausalLM
     from loopcd.models.loading import load
@@ -24,8 +23,9 @@ if TYPE_CHECKING:
     from loopcd.models.retrofit import RetrofitForCausalLM
     from loopcd.models.stages import LoopedModel, LoopState, loop_logits
 
-# where the rest is; it is imported when it is first asked for, since transformers' model classes take a second to import
+# where things are; they are imported when they are first asked for, since torch and transformers take seconds to import
 _HOMES = {
+    **dict.fromkeys(("HuginnConfig", "NanbeigeConfig", "OuroConfig", "ParcaeConfig", "RetrofitConfig"), "configs"),
     "LoopCache": "cache",
     "LoopedHrmText": "hrm_text",
     "HuginnForCausalLM": "huginn",

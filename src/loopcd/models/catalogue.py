@@ -10,8 +10,9 @@ from transformers import PreTrainedConfig
 from loopcd.models import checkpoint, recognition
 from loopcd.models.configs import RetrofitConfig
 from loopcd.models.int8 import int8_bytes
-from loopcd.models.loading import built_in, checked_dtype, checked_quantize
+from loopcd.models.loading import checked_dtype, checked_quantize
 from loopcd.models.memory import cache_bytes, gigabytes
+from loopcd.models.names import built_in
 from loopcd.models.presets import PUBLIC, empty_model, family_in, preset
 from loopcd.models.stages import LoopedModel, checked_loops
 

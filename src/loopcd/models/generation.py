@@ -40,6 +40,9 @@ class LoopedGenerationMixin(GenerationMixin):
         """
         if "num_steps" in kwargs:
             kwargs["num_loops"] = heard_loops(kwargs.get("num_loops"), kwargs)
+        if isinstance(custom_generate, type):
+            name = custom_generate.__name__
+            raise ValueError(f"custom_generate={name}: a method with its settings, not its class, as in {name}()")
         if not callable(custom_generate):
             return super().generate(*args, custom_generate=custom_generate, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
         if kwargs.get("assistant_model") is not None:

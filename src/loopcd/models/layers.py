@@ -137,6 +137,8 @@ class LoopedLayer(nn.Module):
 
     COMPILED_TIME = 16  # tokens up to which a pass goes through the compiled parts: decoding and drafting, not prompts
     is_causal = True  # this and the next two are what transformers' attention functions ask of a module
+    gradient_checkpointing = False  # set by transformers' `gradient_checkpointing_enable`, with the function that does it
+    _gradient_checkpointing_func: Callable[..., Any]
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -165,6 +167,13 @@ class LoopedLayer(nn.Module):
         last: bool = False,
     ) -> Tensor:
         """[rows, time, width], or with `last` what comes out for the last token only: of the others, keys and values."""
+        if self.gradient_checkpointing and self.training and slot is None:
+            return self._gradient_checkpointing_func(self._output, x, rotary, mask, slot, span, last)  # transformers sets it
+        return self._output(x, rotary, mask, slot, span, last)
+
+    def _output(
+        self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, slot: Any, span: Span, last: bool
+    ) -> Tensor:
         before, after = self.before, self.after
         if self.compiled is not None and x.shape[1] <= self.COMPILED_TIME:
             before, after = self.compiled

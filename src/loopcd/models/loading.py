@@ -1,8 +1,6 @@
 """`loopcd.load`: a looped model and its tokenizer by name, folder or hub id."""
 
 import logging
-import re
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +13,14 @@ from transformers.utils import logging as transformers_logging
 from loopcd.models import checkpoint
 from loopcd.models.int8 import to_int8
 from loopcd.models.memory import free_bytes, gigabytes
-from loopcd.models.presets import PUBLIC, family_in
+from loopcd.models.names import built_in as built_in  # asked for here too
+from loopcd.models.names import known_names, local_folder
+from loopcd.models.presets import family_in
 from loopcd.models.processor import has_bfloat16
 from loopcd.models.stages import LoopedModel, checked_loops
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 ROOMY = 0.8  # of the free memory: what a model that is widened may take
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 log = logging.getLogger("loopcd")
 
@@ -89,12 +88,6 @@ def load(
     return model.eval(), tokenizer
 
 
-def built_in() -> dict[str, Path]:
-    """The models that come with the package."""
-    assets = Path(str(resources.files("loopcd"))) / "assets"
-    return {path.parent.name: path.parent for path in sorted(assets.glob("*/config.json"))}
-
-
 def find(
     name: str | Path,
     weights: bool = True,
@@ -103,15 +96,9 @@ def find(
     token: str | bool | None = None,
 ) -> Path:
     """The folder of a built-in model, of a local one, or of one downloaded from the hub, without its weights if need be."""
-    if str(name) in built_in():
-        return built_in()[str(name)]
-    if Path(name).is_dir():
-        return Path(name)
-    known = ", ".join([*built_in(), *PUBLIC])
-    if Path(name).is_file():
-        raise ValueError(f"{name} is a file: name the folder that holds config.json and the weights")
-    if not _HUB_ID.fullmatch(str(name)) or str(name).startswith("."):
-        raise ValueError(f"there is no model {str(name)!r}: name one of {known}, a folder, or a hub id OWNER/NAME")
+    folder = local_folder(name)
+    if folder is not None:
+        return folder
     try:
         wanted = [pattern for pattern in checkpoint.WANTED if weights or pattern != checkpoint.SAFETENSORS]
         wanted += checkpoint.PICKLED if weights and allow_pickle else ()
@@ -119,7 +106,7 @@ def find(
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(
-            f"{str(name)!r} is no folder here and could not be had from the hub ({reason}): known are {known}"
+            f"{str(name)!r} is no folder here and could not be had from the hub ({reason}): known are {known_names()}"
         ) from error
 
 

@@ -126,7 +126,7 @@ class LoopState:
 class LoopedModel(CheckedModel, LoopedGenerationMixin):
     """The stages' interface and what is built on it; the families derive from this."""
 
-    supports_gradient_checkpointing = False
+    supports_gradient_checkpointing = True
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_attention_backend = True
@@ -292,6 +292,8 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
             return inputs_embeds
         if input_ids is None:
             raise ValueError("a pass needs input_ids or inputs_embeds")
+        if not isinstance(input_ids, Tensor):
+            raise ValueError(f"input_ids={input_ids!r}: a tensor [batch, time] of token ids, as in torch.tensor([ids])")
         if input_ids.ndim != 2 or input_ids.shape[1] == 0:
             raise ValueError(f"input_ids has shape {tuple(input_ids.shape)}: a batch of prompts of at least one token")
         if input_ids.device.type not in ("cpu", "meta") and input_ids.shape[1] > 1:
@@ -353,6 +355,8 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """begin, advance × `num_loops`, readout, head. `hidden_states` are the latents after 0, 1, … loops."""
+        if kwargs.pop("output_attentions", None):
+            raise ValueError("output_attentions=True: attention weights are not kept; the latents are, by output_hidden_states")
         told = self.prompt_options(input_ids, kwargs.pop("token_type_ids", None), given_only=True)
         num_loops = heard_loops(num_loops, kwargs)
         if past_key_values is None and use_cache and not self.training:  # only where it is asked for: it is large

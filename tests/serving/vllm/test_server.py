@@ -213,3 +213,9 @@ async def storm(server: Server, cases: list[Case], drawn: random.Random) -> tupl
             asyncio.gather(*leaving),
         )
     return good, [(status, ours, body) for status, (body, ours) in zip(statuses, bodies, strict=True)]
+
+
+def test_the_example_asks_a_server(server: Server) -> None:
+    script = Path(__file__).parents[3] / "examples" / "serve_and_query.py"
+    done = subprocess.run([sys.executable, str(script), "--at", server.url], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("greedy:") and "\nLoopCD:" in done.stdout

@@ -44,7 +44,7 @@ function contested(trace, token, amateurLoop, strength) {
   ];
   if (chosen)
     said.push(
-      `already preferred the first, ${p(0, amateurLoop)} to ${p(rival, amateurLoop)}: it is the easy guess. `,
+      `already preferred the first, ${p(0, amateurLoop)} to ${p(rival, amateurLoop)}. `,
       `Taking away ${strength} × the amateur’s log-probability puts the second ahead by ${lead}, so LoopCD chooses `,
       [name(rival, "contrast"), " where greedy takes ", name(0, "expert"), "."],
     );

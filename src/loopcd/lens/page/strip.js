@@ -43,6 +43,9 @@ function mark() {
   const row = at("strip-amateur").style;
   row.top = `${(trace.loops - state.setting.amateurLoop) * height}px`;
   row.height = `${height}px`;
+  const apart = (loops) => (loops * height < 12 ? "hidden" : "visible"); // labels that would stand on each other
+  at("strip-top").style.visibility = apart(trace.loops - state.setting.amateurLoop);
+  at("strip-bottom").style.visibility = apart(state.setting.amateurLoop - 1);
   at("strip-amateur-label").style.top = `${(trace.loops - state.setting.amateurLoop + 0.5) * height - 4}px`;
   row.width = `${width * trace.length}px`;
   const view = at("strip-scroll");
@@ -53,7 +56,7 @@ function mark() {
 
 function draw(side, trace) {
   const room = at("strip-scroll").clientWidth || 600;
-  const width = Math.max(4, Math.min(24, Math.floor((room - 4) / trace.length)));
+  const width = Math.max(4, Math.min(56, Math.floor((room - 4) / trace.length)));
   const height = Math.max(5, Math.min(14, Math.floor(170 / trace.loops)));
   drawn = { trace, side, length: trace.length, cell: [width, height] };
   const scale = scaleOf(trace);

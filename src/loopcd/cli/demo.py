@@ -1,0 +1,201 @@
+"""`loopcd demo`: in less than a minute, what LoopCD does, where it does not, and what drafting saves, all measured here."""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import click
+
+from loopcd.cli.group import main, print_tables
+
+LOOKED_AT = 48  # problems in which the lens page looks for texts that differ
+NEXT = (
+    ("loopcd lens --model tiny-early --task steps-cue-shift", "such a page, served, with prompts of your own"),
+    ("loopcd models", "what else can be loaded, and the memory that it takes"),
+    ("loopcd verify ByteDance/Ouro-1.4B", "fetch a public model, and see whether it works as it should here"),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and a task, and why LoopCD does there what it does."""
+
+    model: str
+    task: str
+    title: str
+    reason: str
+
+
+LEARNING = Case(
+    "tiny-early",
+    "steps-cue-shift",
+    "a model still learning, on problems in which a word misleads",
+    "The early loop follows the word, the last loop half doubts it; the contrast takes away what the early loop believes.",
+)
+FINISHED = Case(
+    "tiny-huginn",
+    "steps",
+    "a model trained to the end, on the problems that it was trained for",
+    "Its last loop has learned to override the early ones, so a contrast with them has nothing left to mend.",
+)
+
+
+@main.command()
+@click.option("--problems", type=click.IntRange(10), default=120, show_default=True, help="Of each of the two evaluations.")
+@click.option("--texts", type=click.IntRange(1), default=6, show_default=True, help="Texts that drafting is timed on.")
+@click.option("--out", type=click.Path(path_type=Path), default="results/demo", show_default=True, help="Folder for all of it.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def demo(problems: int, texts: int, out: Path, as_json: bool) -> None:
+    """LoopCD where it helps and where it does not, drafts, two texts side by side, and a page to look at."""
+    say: Callable[[str], None] = (lambda line: None) if as_json else click.echo
+    say(f"1. {LEARNING.model}: {LEARNING.title} ({LEARNING.task}, {problems} of them)")
+    engine, made = _evaluated(LEARNING, problems, out)
+    gain = Effect.of(made.results)
+    say(f"{gain.sentence()}\n{LEARNING.reason}\n")
+    if not as_json:
+        _show_one(made.examples)
+    page = _write_page(engine, out / "lens.html")
+    say(f"\n2. {FINISHED.model}: {FINISHED.title} ({FINISHED.task}, {problems} of them)")
+    engine, made = _evaluated(FINISHED, problems, out)
+    none = Effect.of(made.results)
+    say(f"{none.sentence()}\n{FINISHED.reason}\n")
+    say(f"3. The same tokens, sooner: {FINISHED.model}, {texts} texts, one at a time and by turns, in processor time")
+    drafts = drafted(engine.model, engine.tokenizer, [item.prompt for item in _task(FINISHED.task, texts).items])
+    for each in drafts:
+        say(each.sentence())
+    if as_json:
+        told = {"learning": asdict(gain), "finished": asdict(none), "drafts": [asdict(each) for each in drafts]}
+        click.echo(json.dumps({**told, "page": str(page)}))
+        return
+    say(f"\nWhat every loop said about every token: open {page} in a browser. Next:")
+    for command, what in NEXT:
+        say(f"    {command:<56}{what}")
+
+
+# Right answers
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Shares of right answers by both methods, and their paired difference with its 95 % interval."""
+
+    items: int
+    greedy: float
+    loopcd: float
+    difference: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, results: Any) -> "Effect":
+        metric = results.metrics[0]
+        greedy, loopcd = results.methods
+        versus = loopcd.versus_greedy[metric]
+        shares = (greedy.shares[metric].accuracy, loopcd.shares[metric].accuracy)
+        return cls(results.items, *shares, versus.difference, versus.low, versus.high)
+
+    def sentence(self) -> str:
+        told = "LoopCD helps." if self.low > 0 else "LoopCD loses a little." if self.high < 0 else "No gain."
+        interval = f"[{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
+        return (
+            f"{told} Right by greedy {100 * self.greedy:.1f} %, by LoopCD {100 * self.loopcd:.1f} %: "
+            f"{100 * self.difference:+.1f} points, 95 % interval {interval}."
+        )
+
+
+def _task(name: str, limit: int) -> Any:
+    from loopcd.evaluation.registry import make_task
+    from loopcd.evaluation.task import TaskOptions
+
+    return make_task(name, TaskOptions(limit=limit))
+
+
+def _evaluated(case: Case, problems: int, out: Path) -> tuple[Any, Any]:
+    """The engine, and greedy and LoopCD by the model's preset on the task; what an earlier run left is not made again."""
+    from loopcd.evaluation.engine import LocalEngine
+    from loopcd.evaluation.evaluate import default_folder, evaluate
+    from loopcd.evaluation.manifest import make_manifest
+    from loopcd.evaluation.plan import RunPlan
+    from loopcd.evaluation.progress import shown
+    from loopcd.evaluation.specs import parse_methods
+
+    engine, task, plan = LocalEngine.load(case.model), _task(case.task, problems), RunPlan(parse_methods("greedy,loopcd"))
+    folder = out / default_folder(make_manifest(task, engine, plan)).name
+    with shown(f"{case.task}, {case.model}") as report:
+        return engine, evaluate(task, engine, plan, folder, report, inside=out)
+
+
+def _show_one(examples: Sequence[Any]) -> None:
+    """Two texts of one problem, that became right if there is such a one."""
+    from loopcd.evaluation.tables import side_by_side
+
+    chosen = sorted(examples, key=lambda each: each.greedy_right or not each.other_right)[:1]
+    print_tables(side_by_side(chosen, colours=sys.stdout.isatty()))
+
+
+def _write_page(engine: Any, path: Path) -> Path:
+    from loopcd.decoding import Greedy, LoopCD
+    from loopcd.lens import Found, export, search
+    from loopcd.lens.examples import KINDS
+
+    methods = (Greedy(), LoopCD())
+    task = _task(LEARNING.task, LOOKED_AT)
+    found, note = [], ""
+    for each in search(engine, task, methods):
+        if isinstance(each, Found):
+            found.append(each)
+        else:
+            note = each.sentence(task, methods)
+    export(path, [each.example for each in sorted(found, key=lambda one: KINDS.index(one.kind))], note)
+    return path
+
+
+# Drafts
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """A method with drafts: whether its tokens are those that it has without, and its pace beside plain greedy decoding."""
+
+    method: str
+    texts: int
+    same: int
+    times_greedy: float
+
+    def sentence(self) -> str:
+        tokens = "the same tokens" if self.same == self.texts else f"the same tokens in {self.same} of {self.texts} texts"
+        return f"    {self.method}: {tokens}, × {self.times_greedy:.1f} greedy's speed"
+
+
+def drafted(model: Any, tokenizer: Any, prompts: Sequence[str]) -> list[Drafted]:
+    """Greedy and LoopCD with drafts, each text beside plain greedy's: processor seconds of what is run by turns."""
+    import torch
+
+    from loopcd.decoding import Greedy, LoopCD, SelfDraft, generate
+
+    plain, drafting = (Greedy(), LoopCD()), (Greedy(draft=SelfDraft()), LoopCD(draft=SelfDraft()))
+    seconds = dict.fromkeys((*plain, *drafting), 0.0)
+    same = [0, 0]
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # threads that wait for each other count as work
+    try:
+        for method in seconds:  # what is chosen once for a model is not timed
+            generate(model, tokenizer, prompts[0], method, max_new_tokens=24)
+        for prompt in prompts:
+            made = {}
+            for method in seconds:
+                began = process_time()
+                made[method] = generate(model, tokenizer, prompt, method, max_new_tokens=112).token_ids
+                seconds[method] += process_time() - began
+            same = [count + (made[a] == made[b]) for count, a, b in zip(same, plain, drafting, strict=True)]
+    finally:
+        torch.set_num_threads(before)
+    names = ("greedy, drafted", "LoopCD, drafted")
+    return [
+        Drafted(name, len(prompts), count, seconds[plain[0]] / seconds[method])
+        for name, count, method in zip(names, same, drafting, strict=True)
+    ]
