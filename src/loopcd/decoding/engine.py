@@ -2,9 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from loopcd.decoding.exits import EarlyExit, run_loops
@@ -20,12 +18,6 @@ class Reading:
     logits: Tensor  # [batch × count, vocab], at least float32
     count: int = 1  # successive tokens of each row, where several were read at once
     going: Sequence[bool] | None = None  # rows whose texts have not ended, where some have; nobody reads the others
-
-
-def sent(values: Tensor | Sequence[Any], device: torch.device) -> Tensor:
-    """Numbers of the host on the device, without waiting for it."""
-    made = values if isinstance(values, Tensor) else torch.tensor(values)
-    return made.to(device, non_blocking=True)
 
 
 class Engine:

@@ -1,6 +1,6 @@
 """Leaving the loop early, row by row, so that the loops are really saved."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,7 +9,10 @@ from torch import Tensor
 
 from loopcd.decoding import checks
 from loopcd.decoding.rules import relative_change
+from loopcd.models.slots import sent
 from loopcd.models.stages import LoopedModel, LoopState, wide
+
+LOOKED_AFTER = 4  # loops between two looks at a device: one after every loop would keep it waiting
 
 
 @dataclass(frozen=True)
@@ -55,16 +58,19 @@ class Judge:
 
     def leaving(self, before: LoopState, after: LoopState) -> Tensor | None:
         """[rows] bool; None: no row leaves."""
+        reached = self.reached(before, after)
+        return reached if reached is not None and bool(reached.any()) else None
+
+    def reached(self, before: LoopState, after: LoopState) -> Tensor | None:
+        """[rows] bool, the rows that may leave, on the device; None: it is too early for any."""
         if self.rule.criterion == "gate":
             stop = torch.sigmoid(wide(self.model.gate_logits(after)))  # pyright: ignore[reportCallIssue]
             self.staying = 1 - stop if self.staying is None else self.staying * (1 - stop)
         if after.loop < (self.rule.min_loops or 0):
             return None
         if self.staying is not None:
-            reached = 1 - self._mean(self.staying) >= self.rule.threshold
-        else:
-            reached = self._mean(relative_change(wide(before.hidden), wide(after.hidden))) < self.rule.threshold
-        return reached if bool(reached.any()) else None
+            return 1 - self._mean(self.staying) >= self.rule.threshold
+        return self._mean(relative_change(wide(before.hidden), wide(after.hidden))) < self.rule.threshold
 
     def _mean(self, per_token: Tensor) -> Tensor:
         if self.counted is None:
@@ -74,6 +80,90 @@ class Judge:
     def keep(self, index: Tensor) -> None:
         self.counted = None if self.counted is None else self.counted[index]
         self.staying = None if self.staying is None else self.staying[index]
+
+
+@dataclass(frozen=True)
+class Leaver:
+    """Rows that leave after the same loop."""
+
+    rows: list[int]  # among those of the state
+    state: LoopState  # with which they leave
+
+
+class Leaving:
+    """Which rows have left a pass, after how many loops, and with what.
+
+    On a device that has to be waited for, the host looks only after every fourth loop. Rows that were to leave before ran on
+    until then: they get the state with which they left, and what later loops wrote of them does not count.
+    """
+
+    def __init__(self, rule: EarlyExit, model: LoopedModel, state: LoopState, num_loops: int) -> None:
+        self.judge, self.num_loops, self.whole = Judge(rule, model, _counted(state)), num_loops, state.tokens
+        self.batch, self.device = state.hidden.shape[0], state.hidden.device
+        self.every = 1 if self.device.type == "cpu" else LOOKED_AFTER
+        self.rows = list(range(self.batch))  # those still in the loop
+        self.ran = [num_loops] * self.batch
+        self.ended: Tensor | None = None  # [batch, time, width], filled as rows leave
+        self.unseen: list[tuple[LoopState, Tensor]] = []  # states, and which rows may leave with them
+
+    def after(self, before: LoopState, state: LoopState) -> LoopState:
+        """See a loop, and drop the rows that are known to have left; the state is that of those which stay, if any do."""
+        last = state.loop == self.num_loops
+        reached = None if last else self.judge.reached(before, state)
+        if reached is not None:
+            self.unseen.append((state, reached))
+        if not self.unseen or (state.loop % self.every and not last):
+            return state
+        leavers = self._look()
+        self.unseen = []
+        return self._drop(leavers, state) if leavers else state
+
+    def _look(self) -> list[Leaver]:
+        told = torch.stack([reached for _, reached in self.unseen]).tolist()  # [loops][rows]
+        found: dict[int, list[int]] = {}
+        for row, flags in enumerate(zip(*told, strict=True)):
+            if True in flags:
+                found.setdefault(flags.index(True), []).append(row)
+        return [Leaver(found[at], self.unseen[at][0]) for at in sorted(found)]
+
+    def _drop(self, leavers: Sequence[Leaver], state: LoopState) -> LoopState:
+        gone = {row for leaver in leavers for row in leaver.rows}
+        for leaver in leavers:
+            for row in leaver.rows:
+                self.ran[self.rows[row]] = leaver.state.loop
+            self._leave(leaver, state.loop, whole=len(leaver.rows) == self.batch)
+        staying = [row for row in range(len(self.rows)) if row not in gone]
+        self.rows = [self.rows[row] for row in staying]
+        if not self.rows:
+            return state
+        index = sent(staying, self.device)
+        self.judge.keep(index)
+        return state.keep(index, staying)
+
+    def _leave(self, leaver: Leaver, entered: int, whole: bool) -> None:
+        cache, state = self.whole.cache, leaver.state
+        if whole:  # the usual end of a single row, without the work of telling rows apart
+            self.ended = state.hidden
+            if cache is not None:
+                cache.leave(self.whole.span, state.loop, self.device, entered)
+            return
+        index = sent(leaver.rows, self.device)
+        self._end(state.hidden[index], [self.rows[row] for row in leaver.rows])
+        if cache is not None:
+            cache.leave(state.tokens.span.keep(index, leaver.rows), state.loop, self.device, entered)
+
+    def _end(self, hidden: Tensor, rows: list[int]) -> None:
+        if self.ended is None:
+            self.ended = torch.empty_like(hidden[:1]).repeat(self.batch, 1, 1)
+        self.ended[sent(rows, self.device)] = hidden
+
+    def end(self, state: LoopState) -> tuple[LoopState, Tensor]:
+        """The state with which every row ends, and the loops [batch] that each ran."""
+        if self.ended is None:
+            return state, torch.tensor(self.ran)
+        if self.rows:
+            self._end(state.hidden, self.rows)
+        return LoopState(self.ended, state.loop, self.whole), torch.tensor(self.ran)
 
 
 def run_loops(
@@ -87,40 +177,17 @@ def run_loops(
 
     A row that leaves takes no further part: the next loops run for the remaining rows only.
     """
-    batch, device = state.hidden.shape[0], state.hidden.device
-    ran = torch.full((batch,), num_loops)
-    whole = state.tokens
-    judge = None if rule is None else Judge(rule, model, _counted(state))
-    ended: Tensor | None = None  # [batch, time, width], filled as rows leave
+    leaving = None if rule is None else Leaving(rule, model, state, num_loops)
+    batch = state.hidden.shape[0]
     while state.loop < num_loops:
         before, state = state, model.advance(state)
         if watch is not None:
             watch(state)
-        if judge is None or state.loop == num_loops:
-            continue
-        leaving = judge.leaving(before, state)
-        if leaving is None:
-            continue
-        if ended is None and bool(leaving.all()):  # the usual end of a single row, without the work of telling rows apart
-            if whole.cache is not None:
-                whole.cache.leave(whole.span, state.loop, device)
-            return state, ran.fill_(state.loop)
-        rows = torch.arange(batch, device=device) if state.tokens.span.rows is None else state.tokens.span.rows
-        ended = torch.empty_like(state.hidden[:1]).repeat(batch, 1, 1) if ended is None else ended
-        gone, staying = leaving.nonzero().squeeze(1), (~leaving).nonzero().squeeze(1)
-        ended[rows[gone]] = state.hidden[gone]
-        ran[rows[gone].cpu()] = state.loop
-        if whole.cache is not None:
-            whole.cache.leave(state.tokens.span.keep(gone), state.loop, device)
-        if not len(staying):
-            return LoopState(ended, state.loop, whole), ran
-        state = state.keep(staying)
-        judge.keep(staying)
-    if ended is None:
-        return state, ran
-    assert state.tokens.span.rows is not None
-    ended[state.tokens.span.rows] = state.hidden
-    return LoopState(ended, num_loops, whole), ran
+        if leaving is not None:
+            state = leaving.after(before, state)
+            if not leaving.rows:
+                break
+    return (state, torch.full((batch,), num_loops)) if leaving is None else leaving.end(state)
 
 
 def _counted(state: LoopState) -> Tensor | None:

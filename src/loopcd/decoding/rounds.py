@@ -27,10 +27,11 @@ from torch import Tensor
 
 from loopcd.decoding.bans import Ruled, nothing_left, rule_out
 from loopcd.decoding.draft import TRIAL, DraftReport, Pace, Probe, SelfDraft, pace_of
-from loopcd.decoding.engine import Engine, Reading, sent
+from loopcd.decoding.engine import Engine, Reading
 from loopcd.decoding.loop import Job, Step, pick, prefill
 from loopcd.decoding.scoring import ContrastScorer, PlainScorer, Scores
 from loopcd.decoding.texts import Stopper
+from loopcd.models.slots import sent
 from loopcd.models.stages import LoopState, wide
 
 if TYPE_CHECKING:

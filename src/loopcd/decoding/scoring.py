@@ -14,8 +14,9 @@ from torch import Tensor
 
 from loopcd.decoding import rules
 from loopcd.decoding.early import EarlyLoop
-from loopcd.decoding.engine import Engine, Reading, sent
+from loopcd.decoding.engine import Engine, Reading
 from loopcd.models.cache import LoopCache
+from loopcd.models.slots import sent
 from loopcd.models.stages import Coda, LoopedModel, LoopState, wide
 
 USUAL = 8  # few positions have as many plausible tokens; so many are looked for at every step
@@ -113,11 +114,11 @@ class ContrastScorer:
         if self.lazy and reading.logits.is_cpu and len(reading.logits) >= MANY and not self._rounded(reading):
             return self._of_many(reading)
         expert, tokens = self._best(reading, USUAL)
-        seen = expert.cpu()  # from here on what is decided is decided there: the device is waited for once
+        seen, most = self._seen(reading, expert)
         if seen.shape[1] == 1 or self._settled(seen, reading.going):
             values, nowhere = self._uncontested(expert)
             return Scores(values, tokens[:, :1], reading.logits.shape[1], nowhere, nowhere, reading.count)
-        return self._contest(reading, expert, tokens, seen)
+        return self._contest(reading, expert, tokens, seen, most=most)
 
     def _of_many(self, reading: Reading) -> Scores:
         """Of many rows few are contested, and only these are looked at closely: the best tokens of all would cost more."""
@@ -149,6 +150,15 @@ class ContrastScorer:
         exact, order = exact.sort(dim=-1, descending=True)
         return exact, tokens.gather(1, order)
 
+    def _seen(self, reading: Reading, expert: Tensor) -> tuple[Tensor, int | None]:
+        """The best logits [batch, k] on the CPU. Where they come from elsewhere also how many tokens may be plausible at most,
+        so that the device is waited for once; a CPU finds out only where it has to."""
+        if expert.is_cpu:
+            return expert, None
+        border = expert[:, :1] + math.log(self.plausibility) - self._slack(reading, expert[:, :1])
+        told = torch.cat([expert, (reading.logits >= border).sum(dim=-1, keepdim=True)], dim=1).cpu()
+        return told[:, :-1], int(told[:, -1].max())
+
     @staticmethod
     def _rounded(reading: Reading) -> bool:
         return reading.hidden.dtype.itemsize < 4
@@ -173,31 +183,56 @@ class ContrastScorer:
             self._plain = like.new_zeros(rows, 1), torch.zeros(rows, dtype=torch.bool)
         return self._plain
 
-    def _contest(self, reading: Reading, expert: Tensor, tokens: Tensor, seen: Tensor, rows: Tensor | None = None) -> Scores:
-        """The scores where in some row several tokens are plausible; the best ones' logits and ids are given, [batch, k], the
-        logits once more on the CPU (`seen`). With `rows`, all of that, and the scores, are of these contested rows only."""
-        border, count = math.log(self.plausibility), USUAL
+    def _contest(
+        self,
+        reading: Reading,
+        expert: Tensor,
+        tokens: Tensor,
+        seen: Tensor,
+        rows: Tensor | None = None,
+        most: int | None = None,
+    ) -> Scores:
+        """The scores where in some row several tokens are plausible; the best ones' logits and ids are given, [batch, k], and
+        what `_seen` says of them. With `rows`, all of that, and the scores, are of these contested rows only."""
         going = None if reading.going is None or rows is not None else torch.tensor(reading.going)
-        while count < reading.logits.shape[1]:
-            last = seen[:, -1] >= seen[:, 0] + border - self._slack(reading, seen[:, 0])
-            if not bool((last if going is None else last & going).any()):
-                break
-            count *= 8  # there may be more
-            expert, tokens = self._best(reading, count, rows)
-            seen = expert.cpu()
-        allowed = rules.plausible(seen, self.plausibility)
-        if going is not None:
-            allowed[~going, 1:] = False  # nobody reads what comes after a text's end
-        contested = allowed[:, 1]
+        expert, tokens = self._enough(reading, expert, tokens, rows, going, most)
+        allowed = rules.plausible(expert, self.plausibility)
+        contested = (allowed if allowed.is_cpu else rules.plausible(seen, self.plausibility))[:, 1]  # on the CPU
+        if going is not None:  # nobody reads what comes after a text's end
+            contested = contested & going
+            allowed[:, 1:] &= sent(going, allowed.device)[:, None]
         touched = self._touched(reading, contested, rows)
         amateur = torch.zeros_like(expert)
         asked = touched if self.lazy else torch.ones_like(touched)
         if self.strength > 0 and bool(asked.any()):
             some = asked.nonzero().squeeze(1)
             hidden, at = self.amateur_hidden(reading, some if rows is None else rows[some]), sent(some, expert.device)
-            amateur[at] = self.amateur_logits(hidden, tokens[at], expert[at], sent(allowed[some], expert.device))
-        values = rules.contrast(expert, amateur, self.strength, sent(allowed, expert.device))
+            amateur[at] = self.amateur_logits(hidden, tokens[at], expert[at], allowed[at])
+        values = rules.contrast(expert, amateur, self.strength, allowed)
         return Scores(values, tokens, reading.logits.shape[1], contested, touched, reading.count)
+
+    def _enough(
+        self,
+        reading: Reading,
+        expert: Tensor,
+        tokens: Tensor,
+        rows: Tensor | None,
+        going: Tensor | None,
+        most: int | None,
+    ) -> tuple[Tensor, Tensor]:
+        """So many of the best tokens, logits and ids [batch, k], that all plausible ones are among them, `most` at most."""
+        count, border = USUAL, math.log(self.plausibility)
+        while count < reading.logits.shape[1]:
+            if most is None:
+                last = expert[:, -1] >= expert[:, 0] + border - self._slack(reading, expert[:, 0])
+                more = bool((last if going is None else last & going).any())
+            else:
+                more = count < most
+            if not more:
+                break
+            count *= 8
+            expert, tokens = self._best(reading, count, rows)
+        return expert, tokens
 
     def _touched(self, reading: Reading, contested: Tensor, rows: Tensor | None) -> Tensor:
         if rows is None:

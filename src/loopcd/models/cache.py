@@ -107,11 +107,18 @@ class Reach:
         """Note that the span's tokens run loop `loop`; the rows and columns that they will miss there."""
         reached = self.by_loop.setdefault(loop, list(self.base))
         missing = []
-        for row, start in zip(range(span.batch) if span.rows is None else span.rows.tolist(), span.starts(), strict=True):
+        for row, start in zip(span.numbers(), span.starts(), strict=True):
             if reached[row] < start:
                 missing.append((row, slice(reached[row], start)))
             reached[row] = start + span.time
         return missing
+
+    def leave(self, span: Span, loop: int) -> None:
+        """The span's tokens left after `loop` loops: what later ones that they have entered hold of them does not count."""
+        for beyond in [each for each in self.by_loop if each > loop]:
+            reached = self.by_loop[beyond]
+            for row, start in zip(span.numbers(), span.starts(), strict=True):
+                reached[row] = min(reached[row], start)
 
     def crop(self, lengths: Sequence[int]) -> None:
         self._each(lambda reached: [min(pair) for pair in zip(reached, lengths, strict=True)])
@@ -206,11 +213,17 @@ class LoopCache(Cache):
             self.branches[name] = Branch(self, slots)
         return self.branches[name]
 
-    def leave(self, span: Span, loop: int, device: torch.device) -> None:
-        """Note that the span's tokens, some of those of the open pass, left after `loop` loops; their latents' device."""
+    def leave(self, span: Span, loop: int, device: torch.device, entered: int | None = None) -> None:
+        """Note that the span's tokens, some of those of the open pass, left after `loop` loops; their latents' device.
+
+        `entered`: the loops that were run, if more than `loop`, until it was known that these had left.
+        """
+        entered = entered or loop
         if self.exited == "last":
             if self.reach is None:
-                self.reach = Reach(self.span or span, loop)
+                self.reach = Reach(self.span or span, entered)
+            if entered > loop:
+                self.reach.leave(span, loop)
             return
         if self.depths is None:
             self.depths = torch.full((self.batch, self.length), _FULL_DEPTH, dtype=torch.int32, device=device)

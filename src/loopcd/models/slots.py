@@ -1,5 +1,6 @@
 """Where keys and values are kept: a `Slot` for each (loop, layer), and the `Span` of columns that a pass writes there."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,12 @@ if TYPE_CHECKING:
     from loopcd.models.cache import LoopCache
 
 
+def sent(values: Tensor | Sequence[Any], device: torch.device) -> Tensor:
+    """Numbers of the host on the device, without waiting for it."""
+    made = values if isinstance(values, Tensor) else torch.tensor(values)
+    return made.to(device, non_blocking=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """The columns that a pass writes: `start` to `stop` in each row, or where rows differ `columns`; of some `rows` only."""
@@ -20,6 +27,7 @@ class Span:
     stop: int
     columns: Tensor | None = None  # [rows, time], where rows have different lengths
     rows: Tensor | None = None  # [rows], the rows that are still in the loop; None: all of the batch
+    known: tuple[int, ...] | None = None  # the same on the host, where it is known there
 
     @property
     def time(self) -> int:
@@ -31,12 +39,20 @@ class Span:
             return self.columns[:, 0].tolist()
         return [self.start] * (self.batch if self.rows is None else len(self.rows))
 
-    def keep(self, index: Tensor) -> "Span":
-        """The same columns for the rows at `index` of this span's rows."""
+    def numbers(self) -> Sequence[int]:
+        """The span's rows; the device is waited for only where they are not known on the host."""
+        if self.rows is None:
+            return range(self.batch)
+        return self.rows.tolist() if self.known is None else self.known
+
+    def keep(self, index: Tensor, known: Sequence[int] | None = None) -> "Span":
+        """The same columns for the rows at `index` of this span's rows; `known` is the index on the host."""
+        here = known is not None and (self.rows is None or self.known is not None)
         return replace(
             self,
             columns=None if self.columns is None else self.columns[index],
             rows=index if self.rows is None else self.rows[index],
+            known=tuple(self.numbers()[row] for row in known or ()) if here else None,
         )
 
 

@@ -57,11 +57,11 @@ class Pass:
         time = self.span.time
         return seen & torch.ones(time, time, dtype=torch.bool, device=seen.device).tril()
 
-    def keep(self, index: Tensor) -> "Pass":
-        """The same pass for the rows at `index` only."""
+    def keep(self, index: Tensor, known: Sequence[int] | None = None) -> "Pass":
+        """The same pass for the rows at `index` only; `known` is the index on the host."""
         return replace(
             self,
-            span=self.span.keep(index),
+            span=self.span.keep(index, known),
             mask=self.mask[index] if self.mask is not None and self.mask.shape[0] > 1 else self.mask,
             rotary=rows_of(self.rotary, index),
             injected=None if self.injected is None else self.injected[index],
@@ -117,10 +117,10 @@ class LoopState:
     tokens: Pass
     extra: Tensor | None = None  # a second latent, where a family has one (HRM-Text's low-level state)
 
-    def keep(self, index: Tensor) -> "LoopState":
-        """The state of the rows at `index` only: the others left the loop."""
+    def keep(self, index: Tensor, known: Sequence[int] | None = None) -> "LoopState":
+        """The state of the rows at `index` (`known`: on the host) only: the others left the loop."""
         extra = None if self.extra is None else self.extra[index]
-        return LoopState(self.hidden[index], self.loop, self.tokens.keep(index), extra)
+        return LoopState(self.hidden[index], self.loop, self.tokens.keep(index, known), extra)
 
 
 class LoopedModel(CheckedModel, LoopedGenerationMixin):
