@@ -1,10 +1,12 @@
-"""No tensors of two devices meet: every method, family, exit, draft, trace and stream, on one device and on two.
+"""No tensors of two devices meet: every method, family, exit, draft, trace and stream, on one device and on two; and what a
+device has to do for a token, and how often it is waited for.
 
 The devices are stand-ins (tests/standin.py). What is made there is what is made on the CPU.
 """
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +14,22 @@ import torch
 from torch import nn
 
 import loopcd
+from decoding.runs import run
 from loopcd import MTI, EarlyExit, Greedy, LoopCD, NoiseCD, SelfDraft, SelfEval
+from loopcd.bench.exact import bench_exact
+from loopcd.bench.jobs import Subject
+from loopcd.bench.speeds import bench_methods
+from loopcd.bench.timing import Stopwatch
+from loopcd.evaluation.data import fingerprint_records
+from loopcd.evaluation.engine import LocalEngine
+from loopcd.evaluation.evaluate import evaluate
+from loopcd.evaluation.plan import RunPlan
+from loopcd.evaluation.specs import parse_methods
+from loopcd.evaluation.task import Item
+from loopcd.evaluation.tasks.word_problems import WordProblems
 from loopcd.models import LoopedModel, loop_logits
 from loopcd.tracing.live import LiveTracer
-from standin import DeviceMix, devices, placed, split
+from standin import DeviceMix, counting, devices, placed, split
 from tools import MAKERS, TOLERANCE, byte_tokenizer, left_padded, random_ids, tiny_huginn, tiny_ouro
 
 METHODS: dict[str, Any] = {
@@ -134,6 +148,104 @@ def test_what_only_some_families_have(place: Callable[[LoopedModel], LoopedModel
         model = place(tiny_ouro())
         for options, logits in zip(exits, wanted, strict=True):
             torch.testing.assert_close(model(ids.to(model.device), **options).logits.cpu(), logits, rtol=0, atol=TOLERANCE)
+
+
+EXITS = {
+    "nobody leaves": EarlyExit(0.0),
+    "latent": EarlyExit(0.4, 1),
+    "skipped": EarlyExit(0.4, 1, exited="skip"),
+    "gate": EarlyExit(0.7, criterion="gate"),
+    "gate, skipped": EarlyExit(0.7, criterion="gate", exited="skip"),
+}
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("name", EXITS)
+def test_early_exit_waits_once_in_four_loops_and_leaves_where_it_did(name: str, rows: int) -> None:
+    rule, loops, ids = EXITS[name], 8, random_ids(rows, 3)
+    if rule.criterion == "gate":
+        make = lambda: tiny_ouro(total_ut_steps=loops, num_hidden_layers=1)  # noqa: E731
+    else:
+        make = lambda: tiny_huginn(mean_recurrence=loops, n_layers_in_recurrent_block=1)  # noqa: E731
+    for method in (Greedy(exit=rule), LoopCD(1, exit=EarlyExit(rule.threshold, 2, rule.criterion, rule.exited))):
+        here = run(make(), ids, method, count=6)
+        with devices():
+            model = placed(make(), "standin:0")
+            with counting() as few:
+                run(model, ids.to(model.device), method, count=2)
+            with counting() as many:
+                there = run(model, ids.to(model.device), method, count=6)
+        assert there.sequences.tolist() == here.sequences.tolist() and there.loops.tolist() == here.loops.tolist()
+        waits = (sum(many.waits.values()) - sum(few.waits.values())) / 4
+        assert waits <= loops / 4 + (1 if isinstance(method, Greedy) else 2), many.waits
+        if name != "nobody leaves":  # or the test would show little
+            assert len({loop for row in here.loops.tolist() for loop in row}) > 1
+
+
+def test_a_token_of_huginns_shape_takes_half_of_the_kernels_that_it_took() -> None:
+    """4,469 once, in 16 bits; as many kernels for a narrow model as for a wide one."""
+    layers = {"n_layers_in_prelude": 2, "n_layers_in_recurrent_block": 4, "n_layers_in_coda": 2, "mean_recurrence": 32}
+    with devices():
+        model = placed(tiny_huginn(**layers, n_embd=8, n_heads=2, intermediate_size=8).bfloat16(), "standin:0")
+        ids = random_ids(1, 2).to(model.device)
+        with counting() as few:
+            run(model, ids, Greedy(), count=2)
+        with counting() as many:
+            run(model, ids, Greedy(), count=3)
+    assert sum(many.kernels.values()) - sum(few.kernels.values()) <= 4469 / 2, many.kernels - few.kernels
+
+
+@torch.no_grad()
+def test_fewer_kernels_compute_the_same_and_hooks_see_what_layers_made() -> None:
+    ids, seen = random_ids(2, 6), list[torch.Tensor]()
+    exact = tiny_huginn().double()(ids).logits
+    rounded = tiny_huginn().bfloat16()(ids).logits
+    plain = tiny_huginn()
+    plain.transformer["core_block"][0].register_forward_hook(lambda *given: seen.append(given[2]))  # pyright: ignore
+    plain(ids)
+    with devices():
+        model = placed(tiny_huginn().bfloat16(), "standin:0")
+        error = (model(ids.to(model.device)).logits.cpu() - exact).abs().max()
+        assert error <= 1.5 * (rounded - exact).abs().max()  # not less right than what the CPU rounds
+        model, there = placed(tiny_huginn(), "standin:0"), list[torch.Tensor]()
+        torch.testing.assert_close(model(ids.to(model.device)).logits.cpu(), exact.float(), rtol=0, atol=TOLERANCE)
+        model.transformer["core_block"][0].register_forward_hook(lambda *given: there.append(given[2]))  # pyright: ignore
+        model(ids.to(model.device))
+        for mine, other in zip(there, seen, strict=True):
+            torch.testing.assert_close(mine.cpu(), other, rtol=0, atol=TOLERANCE)
+        embeddings = torch.randn(1, 3, 32, generator=torch.Generator().manual_seed(0)).to(model.device)
+        before = embeddings.clone()
+        model(inputs_embeds=embeddings)
+        assert torch.equal(embeddings.cpu(), before.cpu())
+
+
+def test_an_evaluation_and_the_benchmark(tmp_path: Path) -> None:
+    """What `make demo` and `loopcd bench` do with a model that is elsewhere."""
+    items = [Item(f"short/{number}", "ab" * (1 + number), 0) for number in range(3)]
+    task = WordProblems("short", items, 4, fingerprint_records("these", items), "test")
+
+    def evaluated(model: LoopedModel, name: str) -> dict[str, Any]:
+        engine, plan = LocalEngine(model, byte_tokenizer(), "tiny", batch_size=2), RunPlan(parse_methods("greedy,loopcd"))
+        return evaluate(task, engine, plan, tmp_path / name).results.as_json()
+
+    wanted = evaluated(tiny_huginn(), "here")
+    with devices():
+        model = placed(tiny_huginn(), "standin:0")
+        assert evaluated(model, "there") == wanted
+        subject = Subject("tiny", model, None, 4)
+        ratios = bench_methods([subject], [2], prompts=2, rounds=1, say=lambda _: None)["ratios"]["tiny"]["2"]
+        assert {"loopcd/greedy", "loopcd+draft/greedy", "exit+loopcd/greedy"} <= set(ratios)
+        exact = bench_exact([subject], [2], prompts=2, say=lambda _: None)["tiny"]["2"]["loopcd"]
+        assert all(each["identical_texts"] == each["identical_alone"] == 2 for each in exact.values())
+
+
+def test_times_are_taken_when_a_gpu_has_done_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: waits.append("before" if not waits else "after"))
+    with Stopwatch().running():
+        assert waits == ["before"]
+    assert waits == ["before", "after"]
 
 
 def test_the_stand_in_notices() -> None:

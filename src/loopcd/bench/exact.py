@@ -1,4 +1,4 @@
-"""Whether drafting changes a token: whole texts drafted and undrafted, at several lengths and batch sizes."""
+"""Whether drafting or a batch changes a token: whole texts, drafted at several lengths and not, in batches and one by one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,17 +20,15 @@ def drafts(model: LoopedModel) -> dict[str, SelfDraft]:
     return {"by rule": SelfDraft(loops=None, length=None), **fixed}
 
 
-def compare(subject: Subject, method: Method, draft: SelfDraft, groups: Sequence[Any], plain: Sequence[Rows]) -> dict[str, Any]:
-    """How many texts are the same, and how many choices were so near that rounding could have decided them."""
-    same, count, reports = 0, 0, list[DraftReport]()
-    for group, rows in zip(groups, plain, strict=True):
-        drafted = replace(method, draft=draft).rows(subject.job(group))
-        pairs = list(zip(texts(drafted), texts(rows), strict=True))
-        same, count = same + sum(a == b for a, b in pairs), count + len(pairs)
-        reports.append(drafted.drafts)
+def told_by(made: Sequence[Rows], against: Mapping[str, Sequence[list[int]]]) -> dict[str, Any]:
+    """How many texts are the same as others of the same prompts, and how many choices were so near that rounding could have
+    decided them: only drafted ones are looked at that closely."""
+    written = [text for rows in made for text in texts(rows)]
+    reports: list[DraftReport] = [rows.drafts for rows in made if rows.drafts is not None]
+    same = {name: sum(a == b for a, b in zip(written, other, strict=True)) for name, other in against.items()}
     return {
-        "texts": count,
-        "identical_texts": same,
+        "texts": len(written),
+        **same,
         "choices": sum(each.emitted for each in reports),
         "near_ties": sum(each.near_ties for each in reports),
         "acceptance": sum(each.accepted for each in reports) / max(1, sum(each.proposed for each in reports)),
@@ -40,15 +38,23 @@ def compare(subject: Subject, method: Method, draft: SelfDraft, groups: Sequence
 def bench_exact(
     subjects: Sequence[Subject], batches: Sequence[int], prompts: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """By model, batch, method and draft. A batch is compared with the same batch undrafted."""
+    """By model, batch, method and draft. A drafted batch is compared with the same batch undrafted (`identical_texts`), and
+    every batch with its texts made one by one (`identical_alone`)."""
     found: dict[str, Any] = {}
     for subject in subjects:
         ids = subject.prompts(prompts)
-        for batch in batches:
-            groups = [ids[start : start + batch] for start in range(0, len(ids), batch)]
-            for name, method in METHODS.items():
-                say(f"exact: {subject.name}, batch {batch}, {name}")
-                plain = [method.rows(subject.job(group)) for group in groups]
-                told = {label: compare(subject, method, draft, groups, plain) for label, draft in drafts(subject.model).items()}
+        for name, method in METHODS.items():
+            say(f"exact: {subject.name}, {name}, one by one")
+            one_by_one = [method.rows(subject.job([each])) for each in ids]
+            alone = [text for rows in one_by_one for text in texts(rows)]
+            for batch in batches:
+                groups = [ids[start : start + batch] for start in range(0, len(ids), batch)]
+                say(f"exact: {subject.name}, {name}, batch {batch}")
+                plain = one_by_one if batch == 1 else [method.rows(subject.job(group)) for group in groups]
+                written = [text for rows in plain for text in texts(rows)]
+                told = {"no draft": told_by(plain, {"identical_texts": written, "identical_alone": alone})}
+                for label, draft in drafts(subject.model).items():
+                    made = [replace(method, draft=draft).rows(subject.job(group)) for group in groups]
+                    told[label] = told_by(made, {"identical_texts": written, "identical_alone": alone})
                 found.setdefault(subject.name, {}).setdefault(str(batch), {})[name] = told
     return found

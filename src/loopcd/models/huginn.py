@@ -19,7 +19,7 @@ from transformers import initialization as init
 from loopcd.models import recognition
 from loopcd.models.checkpoint import Shape
 from loopcd.models.configs import HuginnConfig
-from loopcd.models.layers import LoopedLayer, RMSNorm, RotaryTable, rotate_neighbours
+from loopcd.models.layers import LoopedLayer, RMSNorm, RotaryTable, add_product, rotate_complex, rotate_neighbours
 from loopcd.models.recurrent import RecurrentModel
 
 
@@ -31,16 +31,24 @@ class HuginnAttention(nn.Module):
         self.qk_bias = nn.Parameter(torch.zeros(2, 1, self.heads, self.head_dim)) if config.qk_bias else None
         self.proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
 
-    def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each [rows, heads, time, head_dim], with the positions in them."""
+    def project(self, x: Tensor, cos: Tensor, sin: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each [rows, heads, time, head_dim], with the positions in them; these are cos and sin, or
+        complex numbers alone."""
         rows, time, _ = x.shape
         rotated = self.heads + self.kv_heads
         qkv = self.Wqkv(x).view(rows, time, -1, self.head_dim)  # [rows, time, heads + 2 kv_heads, head_dim]
         qk, value = qkv[:, :, :rotated], qkv[:, :, rotated:]
-        if self.qk_bias is not None:
-            qk = qk + self._bias()
-        qk = rotate_neighbours(qk.float(), cos, sin).to(value.dtype).transpose(1, 2)
+        if sin is None:
+            qk = rotate_complex(self._biased(qk), cos)
+        else:
+            qk = rotate_neighbours((qk if self.qk_bias is None else qk + self._bias()).float(), cos, sin)
+        qk = qk.to(value.dtype).transpose(1, 2)
         return qk[:, : self.heads], qk[:, self.heads :], value.transpose(1, 2)
+
+    def _biased(self, qk: Tensor) -> Tensor:
+        """In float32, by one kernel."""
+        made = torch.empty(qk.shape, dtype=torch.float32, device=qk.device)
+        return made.copy_(qk) if self.qk_bias is None else torch.add(qk, self._bias(), out=made)
 
     def _bias(self) -> Tensor:
         """[heads + kv_heads, head_dim]; the checkpoint has as many rows for the keys as for the queries."""
@@ -56,13 +64,18 @@ class HuginnMLP(nn.Module):
         self.proj = nn.Linear(config.intermediate_size, config.n_embd, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.proj(self.gated(x))
+
+    def gated(self, x: Tensor) -> Tensor:
         both = self.fc(x)
         half = both.shape[-1] // 2
-        return self.proj(F.silu(both[..., :half]) * both[..., half:])
+        return F.silu(both[..., :half]) * both[..., half:]
 
 
 class HuginnLayer(LoopedLayer):
     """The sandwich: each norm stands outside the residual sum."""
+
+    can_spare = True
 
     def __init__(self, config: HuginnConfig) -> None:
         super().__init__(config)
@@ -70,10 +83,13 @@ class HuginnLayer(LoopedLayer):
         self.attn = HuginnAttention(config)
         self.mlp = HuginnMLP(config)
 
-    def before(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def before(self, x: Tensor, cos: Tensor, sin: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         return self.attn.project(self.norm_1(x), cos, sin)
 
-    def after(self, x: Tensor, attended: Tensor) -> Tensor:
+    def after(self, x: Tensor, attended: Tensor, spare: bool = False) -> Tensor:
+        if spare:
+            x = self.norm_2(add_product(x, self.attn.proj, attended))
+            return self.norm_4(add_product(x, self.mlp.proj, self.mlp.gated(self.norm_3(x))))
         x = self.norm_2(self.attn.proj(attended) + x)
         return self.norm_4(self.mlp(self.norm_3(x)) + x)
 
@@ -111,6 +127,12 @@ class HuginnForCausalLM(RecurrentModel):
             init.ones_(module.weight)
         elif module in (self.transformer["wte"], self.transformer["adapter"], self.lm_head):
             init.normal_(module.weight, std=std)  # pyright: ignore[reportArgumentType]
+
+    def make_rotary(self, position_ids: Tensor, length: int, input_ids: Tensor | None = None) -> Any:
+        core: Any = self.transformer["core_block"]
+        if position_ids.device.type in ("cpu", "mps") or torch.is_grad_enabled() or core[0].compiled is not None:
+            return super().make_rotary(position_ids, length, input_ids)
+        return (self.rotary.turns(position_ids, length),)  # fewer kernels
 
     def before_coda(self, latents: Tensor) -> Tensor:
         return self.transformer["ln_f"](latents)

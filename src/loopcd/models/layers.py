@@ -2,21 +2,22 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import pi
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from loopcd.models.layout import together
+from loopcd.models.layout import is_plain, together
 from loopcd.models.slots import Span
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm in float32, cast back to the working dtype, then times the weight."""
+    """Root-mean-square norm in float32, cast back to the working dtype, then times the weight; the last two in one elsewhere
+    than on a CPU, where torch has a kernel for the whole."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -24,7 +25,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.dtype != torch.float32:  # torch's norm is in float32 inside, and one kernel on a GPU
+        if x.is_cpu and x.dtype != torch.float32:  # torch's norm is in float32 inside
             return F.rms_norm(x, self.weight.shape, None, self.eps) * self.weight
         if x.is_cpu and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
             return self._few_small_steps(x)
@@ -86,6 +87,7 @@ class RotaryTable:
     ) -> None:
         self.base, self.head_dim, self.paired, self.scaling = base, head_dim, paired, scaling
         self._made: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
+        self._turns: dict[torch.device, Tensor] = {}
 
     def __call__(self, positions: Tensor, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """cos and sin, each [rows, time, 1, head_dim], of positions [rows, time] below `length`."""
@@ -96,18 +98,31 @@ class RotaryTable:
         cos, sin = self._made[key]
         return cos[positions], sin[positions]
 
+    def turns(self, positions: Tensor, length: int) -> Tensor:
+        """e^(i · angle), [rows, time, 1, head_dim / 2]: what rotates a pair that is taken for a complex number."""
+        device = positions.device
+        if device not in self._turns or self._turns[device].shape[0] < length:
+            with torch.inference_mode(False), torch.no_grad():
+                angles = self._angles(max(256, 2 * length), device)
+                self._turns[device] = torch.polar(torch.ones_like(angles), angles)[:, None]
+        return self._turns[device][positions]
+
     def _make(self, length: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        exponents = torch.arange(0, self.head_dim, 2, dtype=torch.float32, device=device) / self.head_dim
-        frequencies = 1.0 / self.base**exponents
-        if self.scaling is not None:
-            frequencies = self.scaling(frequencies)
-        angles = torch.arange(length, device=device)[:, None].float() * frequencies
+        angles = self._angles(length, device)
         cos, sin = angles.cos(), angles.sin()  # [length, head_dim / 2]
         if self.paired == "halves":
             both = torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
         else:
             both = torch.stack([cos, cos], dim=-1).flatten(1), torch.stack([-sin, sin], dim=-1).flatten(1)
         return both[0][:, None].to(dtype), both[1][:, None].to(dtype)
+
+    def _angles(self, length: int, device: torch.device) -> Tensor:
+        """[length, head_dim / 2]"""
+        exponents = torch.arange(0, self.head_dim, 2, dtype=torch.float32, device=device) / self.head_dim
+        frequencies = 1.0 / self.base**exponents
+        if self.scaling is not None:
+            frequencies = self.scaling(frequencies)
+        return torch.arange(length, device=device)[:, None].float() * frequencies
 
 
 def rotate_neighbours(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -116,9 +131,24 @@ def rotate_neighbours(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.addcmul(x * cos, swapped, sin)
 
 
+def rotate_complex(x: Tensor, turns: Tensor) -> Tensor:
+    """As `rotate_neighbours`, the pairs of x (float32) taken for complex numbers: one kernel."""
+    pairs = torch.view_as_complex(x.view(*x.shape[:-1], x.shape[-1] // 2, 2))
+    return torch.view_as_real(pairs * turns).flatten(-2)
+
+
 def rotate_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate the pairs (i, i + head_dim / 2) of the last dimension; `sin` carries the sign of each element."""
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
+
+
+def add_product(x: Tensor, linear: nn.Module, y: Tensor) -> Tensor:
+    """linear(y) + x, where that can be done by one kernel written over x, which nobody may need any more."""
+    weight: Any = linear.weight
+    if not is_plain(linear) or linear.bias is not None or not x.is_contiguous() or not x.dtype == y.dtype == weight.dtype:
+        return linear(y) + x
+    x.view(-1, x.shape[-1]).addmm_(y.reshape(-1, y.shape[-1]), weight.t())
+    return x
 
 
 def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
@@ -136,6 +166,7 @@ class LoopedLayer(nn.Module):
     """
 
     COMPILED_TIME = 16  # tokens up to which a pass goes through the compiled parts: decoding and drafting, not prompts
+    can_spare: ClassVar[bool] = False  # whether `after` can be told that its input may be written over
     is_causal = True  # this and the next two are what transformers' attention functions ask of a module
     gradient_checkpointing = False  # set by transformers' `gradient_checkpointing_enable`, with the function that does it
     _gradient_checkpointing_func: Callable[..., Any]
@@ -165,18 +196,31 @@ class LoopedLayer(nn.Module):
         slot: Any,
         span: Span,
         last: bool = False,
+        spare: bool = False,
     ) -> Tensor:
-        """[rows, time, width], or with `last` what comes out for the last token only: of the others, keys and values."""
+        """[rows, time, width], or with `last` what comes out for the last token only: of the others, keys and values.
+
+        `spare`: nobody needs x any more, so it may be written over.
+        """
         if self.gradient_checkpointing and self.training and slot is None:
             return self._gradient_checkpointing_func(self._output, x, rotary, mask, slot, span, last)  # transformers sets it
-        return self._output(x, rotary, mask, slot, span, last)
+        return self._output(x, rotary, mask, slot, span, last, spare)
 
     def _output(
-        self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | None, slot: Any, span: Span, last: bool
+        self,
+        x: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        slot: Any,
+        span: Span,
+        last: bool,
+        spare: bool = False,
     ) -> Tensor:
         before, after = self.before, self.after
         if self.compiled is not None and x.shape[1] <= self.COMPILED_TIME:
             before, after = self.compiled
+        elif spare:
+            after = partial(after, spare=True)
         query, key, value = before(x, *rotary)
         if hasattr(slot, "attend"):  # texts at places of their own
             return after(x, slot.attend(self, query, key, value))

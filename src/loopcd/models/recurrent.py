@@ -32,6 +32,7 @@ class RecurrentModel(CodaModel):
     keeps_tokens: ClassVar[bool] = False  # True where later stages look the tokens up again
     layer_class: ClassVar[type[LoopedLayer]]
     rotary: RotaryTable
+    _watchable: tuple[nn.Module, ...] | None = None  # the modules on which a hook would see what is written over
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -128,7 +129,7 @@ class RecurrentModel(CodaModel):
         init_state: Tensor | None = None,
     ) -> LoopState:
         """`init_seed` draws the initial state (one seed, or one a row), `init_state` gives it; zero otherwise."""
-        x = self.embedded(input_ids, inputs_embeds)
+        x = self.embedded(input_ids, None if inputs_embeds is None else inputs_embeds.clone())
         x = x if self.config.embed_scale == 1 else x * self.config.embed_scale
         tokens, position_ids = self.open_pass(x, cache, attention_mask, position_ids)
         rotary = self.make_rotary(position_ids, tokens.length, input_ids)
@@ -167,10 +168,22 @@ class RecurrentModel(CodaModel):
         """The part's layers one after the other; with `last`, what the last one makes of the last token only."""
         layers: Any = self.transformer[part]
         first = sum(self.layers_in[: ("prelude", "core_block", "coda").index(part)])
+        more = {"spare": True} if self._spare(x) else {}
         for index, (layer, slot) in enumerate(zip(layers, slots, strict=True)):
             inputs = self.layer_inputs(rotary, first + index)
-            x = layer(x, inputs, mask, slot, span, last and index == len(layers) - 1)
+            x = layer(x, inputs, mask, slot, span, last and index == len(layers) - 1, **more)
         return x
+
+    def _spare(self, x: Tensor) -> bool:
+        """Whether layers may write over their inputs: all of these are made for them alone, unless somebody looks on.
+
+        It saves kernels, which are what a GPU waits for; a CPU does not care.
+        """
+        if x.is_cpu or not self.layer_class.can_spare or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return False
+        if self._watchable is None:
+            self._watchable = tuple(self.transformer.modules())
+        return not any(each._forward_hooks or each._forward_pre_hooks or "forward" in each.__dict__ for each in self._watchable)
 
     def initial_state(self, like: Tensor, position_ids: Tensor, seed: int | Sequence[int] | None) -> Tensor:
         """Zero; or by `seed` the Gaussian, cut off at three deviations, that training starts from: a fixed draw a position."""
