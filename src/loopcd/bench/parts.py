@@ -34,6 +34,7 @@ class Settings:
     max_new_tokens: int | None = None
     quick: bool = False
     reference: str | None = None  # PYTHON,FOLDER: an interpreter and the public code, for the part of that name
+    dtype: str | None = None  # of the models that are named; None: as each is kept
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.parts) - set(PARTS))
@@ -77,11 +78,13 @@ def run(settings: Settings, say: Say = lambda _: None) -> dict[str, Any]:
 
 
 def merged(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Runs of different parts as one; of a part that several have, the last."""
+    """Runs of different parts as one; of a part that several have the last, but comparisons of texts by model."""
     found: dict[str, Any] = {}
     for each in runs:
         seconds = {**found.get("seconds", {}), **each.get("seconds", {})}
+        compared = {**found.get("exact", {}), **each.get("exact", {})}
         found |= {name: value for name, value in each.items() if value or name not in found}
+        found |= {"exact": compared} if compared else {}
         found["seconds"] = {**seconds, "all": sum(taken for part, taken in seconds.items() if part != "all")}
     return found
 
@@ -121,7 +124,8 @@ def _subjects(settings: Settings, say: Say) -> list[Subject]:
         return [Subject(name, make(), None, tokens) for name, make in MEDIUM.items()]
     if len(set(chosen)) < len(chosen):
         raise ValueError(f"models={','.join(chosen)}: each model once")
-    return [Subject(name, *load(name), tokens) for name in chosen]
+    called = {name: name if settings.dtype is None else f"{name} ({settings.dtype})" for name in chosen}
+    return [Subject(called[name], *load(name, dtype=settings.dtype), tokens) for name in chosen]
 
 
 def _methods(settings: Settings, say: Say) -> dict[str, Any]:

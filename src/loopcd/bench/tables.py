@@ -47,16 +47,17 @@ def _detail(told: Mapping[str, Any]) -> list[str]:
 
 
 def exact_tables(exact: Mapping[str, Any]) -> Iterator[Grid]:
-    columns = ["drafted against undrafted", "texts the same", "drafted choices", "near ties among them", "acceptance"]
+    columns = ["texts", "the same undrafted", "the same alone", "drafted choices", "near ties among them", "acceptance"]
     rows = []
     for model, batches in exact.items():
         for batch, methods in batches.items():
             for name, drafts in methods.items():
                 for draft, told in drafts.items():
-                    same = f"{told['identical_texts']} of {told['texts']}"
+                    same = [f"{told['identical_texts']} of {told['texts']}"]
+                    same.append(f"{told['identical_alone']} of {told['texts']}" if "identical_alone" in told else "")
                     counts = [str(told["choices"]), str(told["near_ties"])]
                     label = f"{model}, batch {batch}, {name}, {draft}"
-                    rows.append([label, same, *counts, percent(told["acceptance"])])
+                    rows.append([label, *same, *counts, percent(told["acceptance"])])
     yield Grid("Drafting changes no token", columns, rows)
 
 

@@ -19,6 +19,7 @@ from loopcd.cli.group import main, print_tables
     "--what",
     help="By commas: methods, exact, decode; where asked for: vllm, reference, full-size.",
 )
+@click.option("--dtype", help="Of the models, in the methods' and the exact part: float32, bfloat16, float16.")
 @click.option("--reference", help="For the part of that name: PYTHON,FOLDER, an interpreter and the public code.")
 @click.option("--rounds", type=int, help="Rounds in which everything is timed once.")
 @click.option("--max-new-tokens", type=int, help="Longest text of the methods' part.")
@@ -36,6 +37,7 @@ def bench(
     names: str | None,
     batch: str,
     what: str | None,
+    dtype: str | None,
     reference: str | None,
     rounds: int | None,
     max_new_tokens: int | None,
@@ -60,6 +62,7 @@ def bench(
             max_new_tokens=max_new_tokens,
             quick=quick,
             reference=reference,
+            dtype=dtype,
         )
         found = measuring.run(settings, lambda line: click.echo(line, err=True))
     with _believed(stored + (() if earlier is None else (earlier,))):

@@ -24,6 +24,8 @@ TRIAL = 2  # tokens of a round that only tries whether drafts are accepted
 class SelfDraft:
     """Draft by the first `loops` loops, `length` tokens a round; None: chosen by a rule from how the model agrees with itself.
 
+    The tokens are those of the undrafted method, but for choices that rounding decides: in float32 next to none, in bfloat16
+    some, as between batches of different sizes (`loopcd bench --what exact --dtype bfloat16` counts them).
     The rule looks at the first tokens that the model writes without a draft; what it learned is kept with the model. With
     `fallback` (default) nothing is drafted while so few drafts are accepted that it would cost time.
     """
