@@ -28,6 +28,7 @@ from loopcd.cli.methods import build_method
 @click.option("--dtype", help="float32, bfloat16 or float16 (the checkpoint's own if not given).")
 @click.option("--device", help="cpu, cuda, ... (a GPU where there is one).")
 @click.option("--allow-pickle", is_flag=True, help="Also read weights that there are only as pickles; nothing in them is run.")
+@click.option("--chat", is_flag=True, help="Prompts are what a user says: they go through the tokenizer's chat template.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="To serve on; a free one if not given.")
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 @click.option("--json", "as_json", is_flag=True, help="With --export: print one JSON object.")
@@ -139,16 +140,19 @@ def _export(
 def _written(prompts: Sequence[str], max_new_tokens: int, options: dict[str, Any]) -> list[Any]:
     """Both methods' texts of each prompt, traced."""
     import loopcd
+    from loopcd.decoding.chat import prompt_ids, said
     from loopcd.lens.examples import examples_of, trace_pair
     from loopcd.tracing import Written, describe
 
     engine, methods = _engine(options), _methods(options)
+    asked = [said(prompt) if options["chat"] else prompt for prompt in prompts]
+    read = [prompt if isinstance(prompt, str) else prompt_ids(engine.tokenizer, prompt) for prompt in asked]
     written = []
     for method in methods:
         made = loopcd.generate(
-            engine.model, engine.tokenizer, list(prompts), method, max_new_tokens=max_new_tokens, num_loops=engine.num_loops
+            engine.model, engine.tokenizer, asked, method, max_new_tokens=max_new_tokens, num_loops=engine.num_loops
         )
-        written += [Written.of(prompt, each, describe(method)) for prompt, each in zip(prompts, made, strict=True)]
+        written += [Written.of(prompt, each, describe(method)) for prompt, each in zip(read, made, strict=True)]
     return examples_of(trace_pair(engine, written, methods), prefix="prompt")[0]
 
 
@@ -177,15 +181,18 @@ def _viewer(traces: list[Path], prompts: list[str], limit: int, max_new_tokens: 
     _methods(options)  # a setting out of range is refused before anything is loaded
     settings = {name: options[name] for name in ("amateur_loop", "strength", "plausibility") if options[name] is not None}
     examples = read_examples(traces, limit)[0] if traces else []
-    task = _task(options, max_new_tokens)
+    task, engine = _task(options, max_new_tokens), _engine(options)
+    if options["chat"] and not getattr(engine.tokenizer, "chat_template", None):
+        raise ValueError(f"--chat: the tokenizer of {engine.name} has no chat template")
     return Viewer(
-        _engine(options),
+        engine,
         task,
         prompts[0] if prompts else "",
         examples,
         given={"left": {"name": "greedy", "settings": {}}, "right": {"name": "loopcd", "settings": settings}},
         max_new_tokens=task.max_new_tokens,
         limit=limit,
+        chat=options["chat"],
     )
 
 

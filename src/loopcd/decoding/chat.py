@@ -38,6 +38,16 @@ def text_ids(tokenizer: Any, text: str) -> list[int]:
     return tokenizer(text).input_ids
 
 
+def prompt_ids(tokenizer: Any, prompt: str | Messages) -> list[int]:
+    """The tokens of a text or of a conversation."""
+    return text_ids(tokenizer, prompt) if isinstance(prompt, str) else chat_ids(tokenizer, prompt)
+
+
+def said(text: str) -> list[dict[str, str]]:
+    """A conversation of which this is all: what a user says."""
+    return [{"role": "user", "content": text}]
+
+
 def turn_ends(tokenizer: Any) -> set[int]:
     """The ids of those ends of a turn that the tokenizer knows."""
     known = {} if tokenizer is None else tokenizer.get_added_vocab()

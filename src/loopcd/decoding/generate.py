@@ -365,7 +365,7 @@ def stream_tokens(
 ) -> Iterator[tuple[int, int]]:
     """The tokens of `generate` at temperature 0 as they are made, each with the loops that were run for it."""
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
-    request = Request(model, tokenizer, method, max_new_tokens, stops, 0.0, 1.0, 0, None, num_loops)
+    request = Request(model, tokenizer, method, max_new_tokens, stops, 0.0, 1.0, 0, None, num_loops, chat=is_chat(prompt))
     method.check(model, num_loops, tokenizer)
     made = method.steps(request.job([request.encode(prompt, "prompt")], [0]))
     return ((int(step.tokens[0]), int(step.loops[0])) for step in made if bool(step.going[0]))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from loopcd.decoding import Method, SelfEval
+from loopcd.decoding.chat import Messages, prompt_ids
 from loopcd.decoding.generate import generate, stream_tokens
 from loopcd.decoding.texts import BROKEN
 from loopcd.evaluation.engine import LocalEngine
@@ -16,7 +17,7 @@ SIDES = ("left", "right")
 
 def live_events(
     engine: LocalEngine,
-    prompt: str,
+    prompt: str | Messages,
     methods: Sequence[Method],
     max_new_tokens: int,
     stop: tuple[str, ...] = (),
@@ -51,16 +52,17 @@ class _Side:
     def __init__(
         self,
         engine: LocalEngine,
-        prompt: str,
+        prompt: str | Messages,
         method: Method,
         side: str,
         setting: dict[str, Any],
         options: dict[str, Any],
         interrupt: Callable[[], None] | None,
     ) -> None:
-        self.side, self.prompt = side, prompt
+        ids = prompt_ids(engine.tokenizer, prompt)
+        self.side = side
+        self.prompt = prompt if isinstance(prompt, str) else engine.tokenizer.decode(ids)  # as the template wrote it
         self.tokens = _tokens(engine, prompt, method, {**options, "num_loops": engine.num_loops}, interrupt)
-        ids = engine.tokenizer(prompt).input_ids
         self.tracer = LiveTracer(
             engine.model, engine.tokenizer, ids, **setting, num_loops=engine.num_loops, method=describe(method)
         )
@@ -96,7 +98,7 @@ class _Side:
 
 
 def _tokens(
-    engine: LocalEngine, prompt: str, method: Method, options: dict[str, Any], interrupt: Callable[[], None] | None
+    engine: LocalEngine, prompt: str | Messages, method: Method, options: dict[str, Any], interrupt: Callable[[], None] | None
 ) -> Iterator[tuple[int, int]]:
     if isinstance(method, SelfEval):  # knows its answer only when all candidates are written
         made = generate(engine.model, engine.tokenizer, prompt, method, **options, interrupt=interrupt)

@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 
 from loopcd.decoding import Method
+from loopcd.decoding.chat import said
 from loopcd.evaluation.engine import LocalEngine
 from loopcd.evaluation.task import Task
 from loopcd.lens import form
@@ -46,6 +47,7 @@ class Viewer:
     )
     max_new_tokens: int = 112
     limit: int = 100  # examples taken of a file
+    chat: bool = False  # a prompt is what a user says: it goes through the tokenizer's template
     files: Iterator[int] = field(default_factory=lambda: count(1))
     ending: Event = field(default_factory=Event)  # set when the server is to end: all work stops
 
@@ -66,9 +68,15 @@ class Viewer:
     # What a request asks for
 
     def generate(self, asked: dict[str, Any], interrupt: Interrupt) -> Events:
-        prompt, length = asked.get("prompt"), asked.get("max_new_tokens")
-        if not isinstance(prompt, str) or not prompt.strip():
+        prompt, messages, length = asked.get("prompt"), asked.get("messages"), asked.get("max_new_tokens")
+        if messages is not None:
+            if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
+                raise ValueError("messages: a list of objects, each with a role and a content")
+            prompt = messages
+        elif not isinstance(prompt, str) or not prompt.strip():
             raise ValueError("the prompt is empty: at least one token")
+        elif self.chat:
+            prompt = said(prompt)
         if type(length) is not int or not 1 <= length <= LONGEST:
             raise ValueError(f"{length} tokens: a whole number from 1 to {LONGEST}")
         stop = self.task.stop if self.task else ()

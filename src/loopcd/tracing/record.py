@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from loopcd.decoding import Generation, checks
+from loopcd.decoding.chat import text_ids
 from loopcd.decoding.rules import relative_change
 from loopcd.models import LoopedModel, LoopState
 from loopcd.models.coda import CodaModel
@@ -185,7 +186,7 @@ def model_name(model: LoopedModel) -> str:
 def _prompt_ids(prompt: str | Sequence[int], tokenizer: Any) -> list[int]:
     if isinstance(prompt, str) and tokenizer is None:
         raise ValueError("prompt is a text, but there is no tokenizer: pass token ids")
-    ids = tokenizer(prompt).input_ids if isinstance(prompt, str) else prompt
+    ids = text_ids(tokenizer, prompt) if isinstance(prompt, str) else prompt
     if not len(ids):
         raise ValueError("prompt is empty: at least one token")
     return list(map(int, ids))
