@@ -50,8 +50,10 @@ class Combination:
 
     @classmethod
     def drawn(cls, seed: int) -> "Combination":
-        """Usual settings as often as unusual ones."""
+        """Usual settings as often as unusual ones; every eighth goes on from the cache of a drafted batch."""
         random = Random(seed)
+        if seed % 8 == 7:
+            return cls._resumed(seed, random)
         family = random.choice(["huginn", "huginn", "ouro", "ouro", "hrm"])
         loops, short, sampled = random.choice([2, 3, 4, 5]), random.random() < 0.35, random.random() < 0.4
         rows = 1 if sampled and not short else random.choice([1, 2, 3])  # transformers draws all rows from one generator
@@ -82,6 +84,16 @@ class Combination:
         if first is not None:
             return replace(made, ends=[], stops=[])  # a row that ended would go on by its padding
         return replace(made, min_new=some(0.5 * bool(made.ends), random.randint(1, min(6, made.count)), 0))
+
+    @classmethod
+    def _resumed(cls, seed: int, random: Random) -> "Combination":
+        """Drafts of nearly all loops, of which rows accept different numbers, so that the first call's cache is not level."""
+        family, loops = random.choice(["huginn", "ouro", "hrm"]), random.choice([3, 4, 5])
+        prompts = [random.choices(range(VOCABULARY - 3), k=random.randint(1, 9)) for _ in range(random.choice([2, 3]))]
+        method: Any = random.choice([Greedy(), LoopCD(1, 0.9, 0.5), LoopGuidance(1, 0.5)])
+        method = replace(method, draft=SelfDraft(loops - 1, random.randint(2, 5), fallback=False))
+        made = cls(seed, family, method, prompts, random.randint(3, 9), loops, short=False, first=random.randint(3, 9))
+        return replace(made, penalty=random.choice([1.0, 1.5]), chunk=random.choice([None, None, 2]))
 
 
 def _method(random: Random, family: str, loops: int) -> Any:
