@@ -1,5 +1,6 @@
 """An exported page in a real browser, opened from disk: what it shows is what the trace says."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -293,3 +294,15 @@ def test_a_single_text_is_shown_alone(browser: Any, traces: list[LoopTrace], tmp
         assert page.locator(".cell.right").count() == 0
         hardest = int(drop(traces[0]).argmax())
         assert page.evaluate("lens.state.selected") == {"side": "left", "position": hardest}
+
+
+def test_labels_of_loops_do_not_stand_on_each_other(page: Any, traces: list[LoopTrace]) -> None:
+    """The amateur's label has the place of the first or the last loop's where it would cover that."""
+    loops = traces[0].num_loops
+    for amateur in range(1, loops):
+        page.locator("#amateur").fill(str(amateur))
+        labels = [page.locator(f"#{name}") for name in ("strip-top", "strip-amateur-label", "strip-bottom")]
+        boxes = [each.bounding_box() for each in labels if each.is_visible()]
+        assert len(boxes) >= 1 and labels[1].is_visible()
+        for above, below in pairwise(boxes):
+            assert above["y"] + above["height"] <= below["y"] + 1

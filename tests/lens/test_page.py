@@ -2,9 +2,12 @@
 
 import json
 import re
+import runpy
+import sys
 from base64 import b64encode
 from hashlib import sha256
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +30,15 @@ class Elements(HTMLParser):
         if self.cdata_elem is not None:  # inside a script or a style
             tag, attributes, text = self.found[-1]
             self.found[-1] = (tag, attributes, text + data)
+
+
+@pytest.mark.parametrize("asked", ["--help", "--nonsense"])
+def test_the_builder_takes_no_option_for_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["build", asked])
+    with pytest.raises(SystemExit):
+        runpy.run_module("loopcd.lens.build", run_name="__main__")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_page_is_small_and_asks_for_nothing_else() -> None:
