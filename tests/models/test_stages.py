@@ -233,8 +233,9 @@ def test_gradient_checkpointing_changes_no_gradient(own_model: LoopedModel) -> N
         if checkpointed:
             model.gradient_checkpointing_enable()
             for layer in (module for module in model.modules() if getattr(module, "gradient_checkpointing", False)):
-                again = layer._gradient_checkpointing_func
-                layer._gradient_checkpointing_func = lambda *args, again=again, **more: asked.append(1) or again(*args, **more)
+                again: Any = layer._gradient_checkpointing_func
+                spied: Any = lambda *args, again=again, **more: asked.append(1) or again(*args, **more)  # noqa: E731
+                layer._gradient_checkpointing_func = spied
         model(ids, labels=ids).loss.backward()
         grads.append({name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None})
     assert len(asked) >= own_model.num_loops

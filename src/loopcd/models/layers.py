@@ -220,7 +220,7 @@ class LoopedLayer(nn.Module):
         if self.compiled is not None and x.shape[1] <= self.COMPILED_TIME:
             before, after = self.compiled
         elif spare:
-            after = partial(after, spare=True)
+            after = partial(after, spare=True)  # pyright: ignore[reportCallIssue]
         query, key, value = before(x, *rotary)
         if hasattr(slot, "attend"):  # texts at places of their own
             return after(x, slot.attend(self, query, key, value))

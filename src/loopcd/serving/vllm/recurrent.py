@@ -31,6 +31,10 @@ from loopcd.serving.vllm.served import read_served
 
 @support_torch_compile
 class RecurrentStack(nn.Module):
+    prelude: nn.ModuleList
+    core_block: nn.ModuleList
+    coda: nn.ModuleList
+
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
         super().__init__()
         config = vllm_config.model_config.hf_config
