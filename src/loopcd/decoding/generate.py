@@ -80,9 +80,7 @@ class Request:
         checks.whole("max_new_tokens", self.max_new_tokens, 1)
         checks.number("temperature", self.temperature, 0)
         if self.temperature > HOTTEST:
-            raise ValueError(
-                f"temperature={self.temperature!r}: at most {HOTTEST:g}, at which all that is possible is as likely"
-            )
+            raise ValueError(f"temperature={self.temperature!r}: at most {HOTTEST:g}, where all is as likely")
         checks.share("top_p", self.top_p)
         if any(not isinstance(stop, str) or not stop for stop in self.stop):
             raise ValueError(f"stop={self.stop!r}: stop strings of at least one character")
