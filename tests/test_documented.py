@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class Block:
 
 def blocks(page: Path) -> Iterator[Block]:
     found = list(re.finditer(r"^```(\w*)\n(.*?)^```\n?", page.read_text(), flags=re.DOTALL | re.MULTILINE))
-    for each, after in zip(found, [*found[1:], None], strict=True):
+    for each, after in zip_longest(found, found[1:]):
         output = after is not None and after[1] == "text" and after.start() == each.end()
         yield Block(page.name, each[1], each[2], after[2] if output and after else None)
 

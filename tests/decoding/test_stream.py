@@ -32,7 +32,7 @@ class Words:
 @pytest.mark.parametrize(
     "options",
     [
-        {},
+        {"method": loopcd.Greedy()},
         {"method": loopcd.LoopCD(1, 0.9)},
         {"method": loopcd.LoopCD(1, 0.9), "temperature": 1.2, "seed": 4, "top_p": 0.9},
         {"method": loopcd.LoopCD(2, 0.9, exit=loopcd.EarlyExit(0.5, min_loops=3))},

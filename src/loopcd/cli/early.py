@@ -24,7 +24,7 @@ def check_task(name: str, allow_code_execution: bool = True) -> None:
 
     check_name(name)
     if name in CODE_TASKS and not allow_code_execution:
-        raise ValueError(NEEDS_CONSENT)
+        raise ValueError(f"{name}: {NEEDS_CONSENT}")
 
 
 model_option = click.option(
