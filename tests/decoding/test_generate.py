@@ -220,6 +220,7 @@ def test_progress(own_model: LoopedModel, tokenizer: Any) -> None:
     [
         ({"temperature": -0.1}, r"temperature=-0\.1: a number of at least 0"),
         ({"temperature": float("nan")}, "temperature=nan"),
+        ({"temperature": 1e300}, "temperature=1e\\+300: 0, or from 1e-06 to 1e"),
         ({"temperature": float("inf")}, "temperature=inf"),
         ({"top_p": 0.0}, r"top_p=0\.0: above 0, and at most 1"),
         ({"temperature": 1e300}, r"temperature=1e\+300: at most 1e\+06"),

@@ -16,6 +16,15 @@ def number(name: str, value: Any, least: float | None = None) -> None:
         raise ValueError(f"{name}={value!r}: a number" + ("" if least is None else f" of at least {least:g}"))
 
 
+COLDEST, HOTTEST = 1e-6, 1e6  # beyond, logits divided by it would leave float32
+
+
+def temperature(name: str, value: Any) -> None:
+    number(name, value, 0)
+    if value and not COLDEST <= value <= HOTTEST:
+        raise ValueError(f"{name}={value!r}: 0, or from {COLDEST:g} to {HOTTEST:g}")
+
+
 def positive(name: str, value: Any) -> None:
     number(name, value, 0)
     if value == 0:

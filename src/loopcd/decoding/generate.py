@@ -23,7 +23,6 @@ from loopcd.models.stages import LoopedModel
 
 Prompt = str | Sequence[int] | Messages
 log = logging.getLogger("loopcd")
-HOTTEST = 1e6  # beyond, what a method rules out would become a number that is none in 32 bits
 AHEAD = 8  # prompts that are taken on for each that is in memory: a text that ends gives its place to the next
 
 
@@ -78,9 +77,7 @@ class Request:
         if not isinstance(self.method, Method):
             raise ValueError(f"method={self.method!r}: a method such as loopcd.Greedy() or loopcd.LoopCD()")
         checks.whole("max_new_tokens", self.max_new_tokens, 1)
-        checks.number("temperature", self.temperature, 0)
-        if self.temperature > HOTTEST:
-            raise ValueError(f"temperature={self.temperature!r}: at most {HOTTEST:g}, where all is as likely")
+        checks.temperature("temperature", self.temperature)
         checks.share("top_p", self.top_p)
         if any(not isinstance(stop, str) or not stop for stop in self.stop):
             raise ValueError(f"stop={self.stop!r}: stop strings of at least one character")
