@@ -223,7 +223,6 @@ def test_progress(own_model: LoopedModel, tokenizer: Any) -> None:
         ({"temperature": 1e300}, "temperature=1e\\+300: 0, or from 1e-06 to 1e"),
         ({"temperature": float("inf")}, "temperature=inf"),
         ({"top_p": 0.0}, r"top_p=0\.0: above 0, and at most 1"),
-        ({"temperature": 1e300}, r"temperature=1e\+300: at most 1e\+06"),
         ({"top_p": 1.1}, r"top_p=1\.1"),
         ({"top_p": float("nan")}, "top_p=nan"),
         ({"max_new_tokens": 0}, "max_new_tokens=0: a whole number of at least 1"),
