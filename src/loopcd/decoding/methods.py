@@ -18,6 +18,7 @@ from loopcd.decoding.rounds import drafted_steps
 from loopcd.decoding.rules import mean_amateur
 from loopcd.decoding.scoring import GuidedScorer, LoopGuidanceScorer, LoopScorer, NoiseScorer, PlainScorer, Scorer
 from loopcd.decoding.selective import SelectiveScorer, parse_kinds
+from loopcd.decoding.ticks import wave_steps, waves
 from loopcd.models.presets import preset
 from loopcd.models.stages import Coda, LoopedModel, checked_loops
 
@@ -40,7 +41,7 @@ class Method:
     @property
     def by_ticks(self) -> bool:
         """Whether texts go on each at its own loop; a draft's rounds are of a fixed batch."""
-        return self.chooses_tokens and self.draft is None
+        return self.chooses_tokens and (self.draft is None or self.draft.wave is True)
 
     def __post_init__(self) -> None:
         checked_draft(self.draft, self.can_draft, type(self).__name__, [] if self.exit is None else [f"exit={self.exit!r}"])
@@ -93,6 +94,8 @@ class Method:
         """Run a job token by token; a draft's report is put into `reports`."""
         if self.draft is None:
             return steps(self, job)
+        if waves(self.draft, job):
+            return wave_steps(self, job, [] if reports is None else reports)
         return drafted_steps(self, self.draft, job, [] if reports is None else reports)
 
     def __call__(self, model: LoopedModel, input_ids: Any, streamer: Any = None, tokenizer: Any = None, **kwargs: Any) -> Any:
