@@ -85,7 +85,8 @@ a token takes
     (R·a + L) / R = a + L·(1 − p)
 
 ticks instead of L. Random weights whose latent settles over the loops ("settling"), and such that never do ("refusing"), where
-drafts are tried one at a time and left alone for longer and longer. By CPU time, one text. Made by `python -m benchmarks --what wave`.
+drafts are tried one at a time and left alone for longer and longer. By CPU time, one text. Made by
+`python -m benchmarks --what wave`.
 """
 
 _UNDER = {

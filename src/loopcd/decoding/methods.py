@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from loopcd.decoding import checks
+from loopcd.decoding.alone import wave_steps, waves
 from loopcd.decoding.auto import AutoScorer, candidate_loops
 from loopcd.decoding.draft import DraftReport, SelfDraft, checked_draft
 from loopcd.decoding.engine import Engine
@@ -18,7 +19,6 @@ from loopcd.decoding.rounds import drafted_steps
 from loopcd.decoding.rules import mean_amateur
 from loopcd.decoding.scoring import GuidedScorer, LoopGuidanceScorer, LoopScorer, NoiseScorer, PlainScorer, Scorer
 from loopcd.decoding.selective import SelectiveScorer, parse_kinds
-from loopcd.decoding.ticks import wave_steps, waves
 from loopcd.models.presets import preset
 from loopcd.models.stages import Coda, LoopedModel, checked_loops
 

@@ -20,25 +20,21 @@ import heapq
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from loopcd.decoding.draft import DraftReport, SelfDraft
 from loopcd.decoding.engine import Reading
 from loopcd.decoding.exits import Judge
 from loopcd.decoding.flight import Flying, Prompt, Row, Unit, joined_flights, score_together, show_trail
-from loopcd.decoding.loop import Job, Step, choose
+from loopcd.decoding.loop import choose
 from loopcd.decoding.rounds import near_choices
 from loopcd.decoding.rules import relative_change
 from loopcd.decoding.scoring import ContrastScorer, PlainScorer, Scorer
 from loopcd.models.places import Places, Together
 from loopcd.models.slots import Span
 from loopcd.models.stages import LoopedModel, LoopState, checked_loops, wide
-
-if TYPE_CHECKING:
-    from loopcd.decoding.methods import Method
 
 
 class Ticks:
@@ -193,9 +189,9 @@ class Ticks:
         which go on, name as the next tokens of theirs."""
         hidden, came = [], []
         out = self._before_gate(tips)
+        done = 0 if out is None else len(out.units) - len(tips)
         if out is not None:
             hidden.append(self.model.readout(out.state, last=True)[:, -1])
-            done = len(out.units) - len(tips)
             came += [(unit.row, unit.loop, (unit, out.state.tokens.rotary, at)) for at, unit in enumerate(out.units[:done])]
         for prompt in self.read:
             hidden.append(self.model.readout(prompt.state, last=True)[:, -1])
@@ -203,28 +199,30 @@ class Ticks:
         self.arrived, self.read = [], []
         if not hidden:
             return {}, []
-        read = torch.cat(hidden)  # [texts + tips, width]
-        reading = Reading(read, wide(self.model.head(read)))
-        named: list[int] = []
-        if tips:  # they are behind the tokens that came out
-            at = slice(done, done + len(tips))
-            named = reading.logits[at].argmax(dim=-1).tolist()
-            rest = [place for place in range(len(read)) if not at.start <= place < at.stop]
+        read = torch.cat(hidden)  # [texts, tips behind the tokens that came out, prompts]
+        reading, named = Reading(read, wide(self.model.head(read))), list[int]()
+        if tips:
+            named = reading.logits[done : done + len(tips)].argmax(dim=-1).tolist()
+            rest = [*range(done), *range(done + len(tips), len(read))]
             reading = Reading(reading.hidden[rest], reading.logits[rest])
+        return self._given(reading, came), named
+
+    def _given(self, reading: Reading, came: Sequence[tuple[Row, int, Any]]) -> dict[Row, bool]:
+        """Give each of these texts its next token, by a reading of what came out of it; whether it ends by that."""
         for (row, _, _), sound in zip(came, reading.hidden.isfinite().all(dim=-1).tolist(), strict=True):
             row.sound = row.sound and sound
         plain = self._plain(reading, [row for row, _, _ in came])
         scored = self._alike(reading, came, plain)
         given: dict[Row, bool] = {}
         for at, (row, loops, seen) in enumerate(came):
-            # of several tokens of one text, those behind a refused one came in vain
-            if row not in given or (row.follows and not given[row]):
-                told = scored.get(at)
-                over = (
-                    self._give(row, loops, seen, reading, at, plain[at]) if told is None else row.add(told[0], loops, *told[1:])
-                )
-                given[row] = over
-        return given, named
+            if row in given and (given[row] or not row.follows):
+                continue  # of several tokens of one text, those behind a refused one came in vain
+            told = scored.get(at)
+            if told is None:
+                given[row] = self._give(row, loops, seen, reading, at, plain[at])
+            else:
+                given[row] = row.add(told[0], loops, *told[1:])
+        return given
 
     def _alike(self, reading: Reading, came: Sequence[Any], plain: Sequence[int | None]) -> dict[int, tuple[int, bool, bool]]:
         """Texts that have to be scored, and can be together: the token of each, whether it was contested, and touched."""
@@ -381,39 +379,3 @@ class Ticks:
                 if rule is not None and rule.criterion == criterion and flying.units[at].loop >= (rule.min_loops or 0):
                     leaves[at] = said[at]
         return leaves
-
-
-def waves(draft: SelfDraft, job: Job) -> bool:
-    """Whether the one text of this job runs ahead of itself in a wave, rather than in rounds."""
-    cache, model = job.cache, job.model
-    padded = job.attention_mask is not None and not bool(job.attention_mask.all())
-    if draft.wave is False or len(job.input_ids) > 1 or padded or job.chunk is not None or job.sampling.keeps:
-        return False
-    if cache is not None and (cache.length >= job.input_ids.shape[1] or cache.valid is not None or cache.reach or cache.behind):
-        return False
-    if len({weight.device for weight in model.parameters()}) > 1:
-        return False
-    num_loops = checked_loops(job.num_loops, model.num_loops)
-    if draft.wave is None and (num_loops == 1 or (draft.loops is not None and draft.length is not None)):
-        return False
-    plan = draft.plan(model, num_loops, waves=draft.wave)
-    return draft.wave is True or (plan is not None and plan.wave)
-
-
-def wave_steps(method: "Method", job: Job, reports: list[DraftReport]) -> Iterator[Step]:
-    """As `loop.steps`, for one text that runs ahead of itself."""
-    ticks, row = Ticks(job.model, 1, job.num_loops), Row(method, job)
-    ticks.add(row)
-    given = read = 0  # tokens, and the ticks that the prompt took
-    while ticks.busy:
-        ticks.step()
-        if row.error is not None:
-            raise row.error
-        assert row.wave is not None
-        if not reports:
-            reports.append(row.wave.report)
-        read = ticks.ticks if not row.tokens else read
-        row.wave.report.ticks = ticks.ticks - read
-        for at in range(given, len(row.tokens)):
-            yield row.step(at)
-        given = len(row.tokens)
