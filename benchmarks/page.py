@@ -1,7 +1,7 @@
 """docs/performance.md, written from a run's JSON."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,19 @@ tokens and left alone for longer and longer while they are refused; a draft by r
 promise a gain. By CPU time; the first text has to learn this, the second knows.
 """
 
+_WAVE = """## Waves
+
+`SelfDraft(loops=a, wave=True)`: each token begins as soon as the one before it has run a loops, so that tokens at different
+loops share every pass, a *tick*. With acceptance p a wave gives R = 1 / (1 − p) tokens until a draft is refused, and
+a token takes
+
+    (R·a + L) / R = a + L·(1 − p)
+
+ticks instead of L. Random weights whose latent settles over the loops ("settling"), and such that never do ("refusing"), where
+drafts are tried one at a time and left alone for longer and longer. By CPU time, one text. Made by
+`python -m benchmarks --what wave`.
+"""
+
 _UNDER = {
     "Compiling": "`load(..., compile=True)`. Start-up is what the first passes take longer. torch keeps compiled code on disk: "
     "where it has none yet, start-up takes some seconds more."
@@ -94,7 +107,13 @@ draft is accepted with probability p, it makes (1 − pᵏ) / (1 − p) tokens, 
     gain(p) = (1 − pᵏ) / (1 − p) · (b + L + r) / (k·(b + a) + (k − 1)·r + (L − a + r)·(1 + 0.06·(k − 1)))
 
 with b the weights before the loops and r those of readout and head, as shares of one loop's, and 0.06 what each further token
-adds to a pass over several (measured on a CPU; nearer 0 on a GPU). The formula is `Plan.gain` in `decoding/draft.py`.
+adds to a pass over several (measured on a CPU; nearer 0 on a GPU). A wave (`SelfDraft(loops=a, wave=True)`) has up to L / a
+tokens in flight and no rounds; with c(n) the cost of a pass over n tokens, that is 1 + 0.06·(n − 1),
+
+    gain(p) = (b + L + r) / ((1 − p)·Σ c(1 + ⌊t / a⌋) + p·a·c(L / a) + (1 + (1 − p)·(L / a − 1))·(b + r)),   t = 0 … L − 1
+
+Both are `Plan.gain` in `decoding/draft.py`. Ouro-1.4B's acceptance of two loops of four, measured elsewhere, is 0.71 to 0.92 in
+rounds of four tokens; for Huginn-0125 none is published.
 An amateur that is asked everywhere would add
 {coda} to the bytes of a token of Huginn-0125; ours adds that only where a second token is plausible.
 """
@@ -123,6 +142,8 @@ def page(run: Mapping[str, Any], views: Mapping[str, Outlook], plot: str) -> str
         ]
     if "Worst case" in made:
         parts += [_WORST, made["Worst case"].markdown()]
+    if "Waves" in made:
+        parts += [_WAVE, made["Waves"].markdown()]
     parts.append(_TIME)
     for title in ("Decoding", "Across batches and contexts", "Where the time of a step goes"):
         parts += [made[title].markdown()] if title in made else []
@@ -133,7 +154,8 @@ def page(run: Mapping[str, Any], views: Mapping[str, Outlook], plot: str) -> str
     for title in ("Compiling", "Memory of drafting", "Loading"):
         parts += [f"## {title}", _UNDER.get(title, ""), made[title].markdown()] if title in made else []
     coda = percent(views["Huginn-0125"].coda)
-    parts += [_FORMULA.format(context=CONTEXT, coda=coda), traffic_table(views).markdown(), plan_table(views).markdown()]
+    parts += [_FORMULA.format(context=CONTEXT, coda=coda), traffic_table(views).markdown()]
+    parts += [each.markdown() for each in plan_tables(views)]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
@@ -169,14 +191,17 @@ def traffic_table(views: Mapping[str, Outlook]) -> Grid:
     return Grid("Traffic", [*columns, *(f"tokens/s, {gpu}" for gpu in GPUS)], rows)
 
 
-def plan_table(views: Mapping[str, Outlook]) -> Grid:
-    rows = []
+def plan_tables(views: Mapping[str, Outlook]) -> Iterator[Grid]:
+    """Rounds, then waves."""
+    rounds, waves = [], []
     for name, view in views.items():
         for loops, each in view.by_loops().items():
-            rows.append(
-                [f"{name}, {loops} of {view.traffic.loops} loops draft", *(f"{x.gain:.2f} (k = {x.length})" for x in each)]
-            )
-    return Grid("Plans", ["expected gain by acceptance", *(f"p = {p}" for p in ACCEPTANCES)], rows)
+            label = f"{name}, {loops} of {view.traffic.loops} loops draft"
+            rounds.append([label, *(f"{x.gain:.2f} (k = {x.length})" for x in each)])
+            waves.append([label, *(f"{x.wave:.2f}" for x in each)])
+    chances = [f"p = {p}" for p in ACCEPTANCES]
+    yield Grid("Plans", ["expected gain by acceptance, rounds", *chances], rounds)
+    yield Grid("Plans of waves", ["expected gain by acceptance, waves", *chances], waves)
 
 
 @click.command()

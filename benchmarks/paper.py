@@ -23,6 +23,7 @@ class Expected:
     acceptance: float
     length: int
     gain: float
+    wave: float  # of a wave instead of rounds
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ def outlook(model: LoopedModel, context: int) -> Outlook:
 def expected(model: LoopedModel, loops: int, acceptance: float) -> Expected:
     gains = {length: Plan(loops, length).gain(model, model.num_loops, acceptance) for length in range(2, LONGEST + 1)}
     best = max(gains, key=lambda length: gains[length])
-    return Expected(loops, acceptance, best, gains[best])
+    wave = Plan.wave_of(loops, model.num_loops).gain(model, model.num_loops, acceptance)
+    return Expected(loops, acceptance, best, gains[best], wave)
 
 
 @dataclass(frozen=True)

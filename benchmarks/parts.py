@@ -7,6 +7,7 @@ from benchmarks.compiled import bench_compiled
 from benchmarks.devices import bench_devices
 from benchmarks.memory import LARGE, SMALL, bench_load, bench_memory
 from benchmarks.overhead import bench_overhead
+from benchmarks.wave import bench_wave
 from benchmarks.worst import bench_worst
 from loopcd.bench.parts import PARTS, Part, Say, Settings, names
 from loopcd.bench.subjects import MEDIUM
@@ -21,6 +22,7 @@ def register() -> None:
         {
             "overhead": Part(_overhead),
             "worst": Part(_worst),
+            "wave": Part(_wave),
             "devices": Part(_devices),
             "compile": Part(_compile),
             "memory": Part(_memory),
@@ -31,6 +33,7 @@ def register() -> None:
         {
             "overhead": tables.overhead_tables,
             "worst": tables.worst_tables,
+            "wave": tables.wave_tables,
             "devices": tables.device_tables,
             "compile": tables.compile_tables,
             "memory": tables.memory_tables,
@@ -47,6 +50,11 @@ def _overhead(settings: Settings, say: Say) -> dict[str, Any]:
 def _worst(settings: Settings, say: Say) -> dict[str, Any]:
     rounds, tokens = settings.of(1, 3, settings.rounds), settings.of(48, 96, settings.max_new_tokens)
     return bench_worst(settings.batches, rounds, tokens, say, settings.quick)
+
+
+def _wave(settings: Settings, say: Say) -> dict[str, Any]:
+    rounds, tokens = settings.of(1, 5, settings.rounds), settings.of(32, 64, settings.max_new_tokens)
+    return bench_wave(rounds, tokens, say, settings.quick)
 
 
 def _devices(settings: Settings, say: Say) -> dict[str, Any]:

@@ -28,6 +28,20 @@ def worst_tables(worst: Mapping[str, Any]) -> Iterator[Grid]:
     yield Grid("Worst case", ["drafted over undrafted, random weights", "acceptance", "first text", "second text"], rows)
 
 
+def wave_tables(wave: Mapping[str, Any]) -> Iterator[Grid]:
+    columns = [f"{wave['loops']} loops, loop {wave['early']} drafts", "over greedy", "over rounds", "acceptance"]
+    columns += ["ticks a token", "by the formula", "near ties", "texts as undrafted"]
+    rows = []
+    for kind in ("settling", "refusing"):
+        for draft, told in wave[kind].items():
+            ticks = [f"{told[name]:.1f}" if name in told else "" for name in ("ticks_a_token", "ticks_expected")]
+            ticks = ticks if kind == "settling" else ["", ""]  # nothing is in flight there most of the time
+            same = f"{told['identical_texts']} of {told['texts']}"
+            ratios = [spread(told["over greedy"]), spread(told.get("over rounds"))]
+            rows.append([f"{kind}, {draft}", *ratios, percent(told["acceptance"]), *ticks, str(told["near_ties"]), same])
+    yield Grid("Waves", columns, rows)
+
+
 def device_tables(devices: Mapping[str, Any]) -> Iterator[Grid]:
     models = list(devices)
     names = list(dict.fromkeys(name for told in devices.values() for name in told["cost"]))

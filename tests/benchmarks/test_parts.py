@@ -3,8 +3,11 @@
 import json
 from typing import Any
 
+import pytest
+
 from benchmarks.memory import describe_load
 from benchmarks.overhead import sharpen
+from benchmarks.wave import ticks_expected
 from loopcd.bench.compare import spreads
 from loopcd.bench.jobs import Subject
 from loopcd.bench.parts import Settings
@@ -26,6 +29,7 @@ def test_every_part_has_a_table(found: dict[str, Any]) -> None:
         "Across batches and contexts",
         "What LoopCD costs",
         "Worst case",
+        "Waves",
         "What each device costs, as a share of a step",
         "Where the time of a step goes",
     ]
@@ -33,8 +37,17 @@ def test_every_part_has_a_table(found: dict[str, Any]) -> None:
 
 
 def test_whole_runs_have_these_parts_too() -> None:
-    assert set(Settings().parts) == {"methods", "exact", "decode", "overhead", "worst", "devices", "compile", "memory", "load"}
+    own = {"overhead", "worst", "wave", "devices", "compile", "memory", "load"}
+    assert set(Settings().parts) == {"methods", "exact", "decode"} | own
     assert Settings(quick=True).parts == ["methods", "decode", "load"]
+
+
+def test_a_wave_is_told_beside_the_formula(found: dict[str, Any]) -> None:
+    settling, refusing = found["wave"]["settling"], found["wave"]["refusing"]
+    assert set(settling) == {"wave", "rounds", "by rule"} and set(refusing) == {"wave"}
+    assert all(told["identical_texts"] == told["texts"] > 0 for told in (*settling.values(), *refusing.values()))
+    assert settling["wave"]["ticks_a_token"] > 0 and "over rounds" in settling["wave"]
+    assert ticks_expected(0.9, 4, 32) == pytest.approx(7.2)
 
 
 def test_a_sharpened_head_leaves_few_positions_contested() -> None:

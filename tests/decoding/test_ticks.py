@@ -13,6 +13,7 @@ from loopcd.decoding.generate import Request
 from loopcd.decoding.loop import Sampling
 from loopcd.decoding.ticks import Ticks
 from loopcd.models import LoopedModel
+from tools import LATER, MAKERS, byte_tokenizer
 
 EARLY = loopcd.EarlyExit(0.9, min_loops=2)
 METHODS = [
@@ -136,6 +137,47 @@ def test_one_row_s_trouble_is_no_other_s(huginn: LoopedModel) -> None:
     assert [each for at, each in enumerate(told(rows)) if at != 2] == [
         each for at, each in enumerate(alone(rows_of(huginn, loopcd.Greedy()))) if at != 2
     ]
+
+
+@pytest.mark.parametrize("family", LATER)
+@pytest.mark.parametrize("method", [METHODS[1], METHODS[4], METHODS[5]], ids=repr)
+def test_families_that_came_later(family: str, method: Any) -> None:
+    model = LATER[family]()
+    rows = rows_of(model, method)
+    together(rows)
+    assert told(rows) == alone(rows_of(model, method))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [loopcd.MTI(entropy_threshold=0.5), loopcd.LoopCD(1, 0.9, 0.01, where="hard numeric"), loopcd.LoopCD(1, 0.9, where="easy")],
+    ids=repr,
+)
+def test_methods_that_read_text_and_stop_strings(own_model: LoopedModel, method: Any) -> None:
+    prompts, options = ["Hello", "A longer prompt, with 12 + 30 in it", "x", "7 or 8"], {"max_new_tokens": 12, "stop": "e"}
+    single = [loopcd.generate(own_model, byte_tokenizer(), prompt, method, **options) for prompt in prompts]
+    assert loopcd.generate(own_model, byte_tokenizer(), prompts, method, batch_size=3, **options) == single
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_numbers_gone_wrong_do_not_reach_the_next_text_at_that_place(cancelled: bool) -> None:
+    model = MAKERS["huginn"]()
+    with torch.no_grad():
+        model.get_input_embeddings().weight[7] = torch.nan
+    requests = [
+        (Request(model, None, loopcd.Greedy(), length, (), 0.0, 1.0, 0, None, None), prompt)
+        for prompt, length in (([7] * 20, 4), ([5, 6, 8] * 5, 30), ([9, 10], 6), ([11], 5))
+    ]
+    rows, wanted = ([Row(loopcd.Greedy(), each.job([ids], [0])) for each, ids in requests] for _ in range(2))
+    ticks = Ticks(model, 2)
+    for row in rows:
+        ticks.add(row)
+    for _ in range(6 if cancelled else 0):
+        ticks.step()
+    if cancelled:
+        ticks.drop(rows[0])
+    list(ticks.run())
+    assert told(rows)[1:] == alone(wanted[1:]) and not rows[0].sound and rows[1].sound
 
 
 def _refuse(text: Any, scores: Any) -> Any:

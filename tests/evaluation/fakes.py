@@ -42,6 +42,9 @@ class FakeEngine:
     def lengths(self, prompts: Sequence[str]) -> list[int]:
         return [len(prompt) for prompt in prompts]
 
+    def ahead(self, method: Method) -> int:
+        return 1
+
     def warm_up(self, prompts: Sequence[str]) -> None:
         pass
 

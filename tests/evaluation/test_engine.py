@@ -2,18 +2,21 @@
 
 import json
 import os
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from decoding.labels import LABEL_PAD, labelled_tokenizer
-from loopcd.decoding import SelfEval
+from evaluation.fakes import contents
+from loopcd.decoding import Greedy, SelfDraft, SelfEval
 from loopcd.evaluation.data import fingerprint_records, item_number
-from loopcd.evaluation.engine import LocalEngine, Request, seeded, weights_hash
+from loopcd.evaluation.engine import AHEAD, LocalEngine, Request, seeded, weights_hash
 from loopcd.evaluation.evaluate import evaluate
 from loopcd.evaluation.plan import RunPlan
 from loopcd.evaluation.specs import parse_methods
+from loopcd.evaluation.store import Store
 from loopcd.evaluation.task import Item
 from loopcd.evaluation.tasks.word_problems import WordProblems
 from loopcd.models import LoopedModel
@@ -43,6 +46,43 @@ def texts(model: LoopedModel, out: Path, batch_size: int, methods: str, limit: i
         lines = map(json.loads, path.read_text().splitlines())
         found[path.name] = {line["id"]: line["token_ids"] for line in lines}
     return found
+
+
+def test_stopped_twenty_times_it_goes_on_to_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts that go on together are kept as they end; whatever company they are in afterwards, they and their order stay."""
+    model = tiny_huginn(2, vocab_size=260, pad_token_id=LABEL_PAD, block_size=512)
+    methods, options = "greedy,loopcd:amateur_loop=1", {"limit": 60, "seeds": (1,), "temperature": 1.0}
+    texts(model, tmp_path / "whole", 2, methods, **options)
+    chance, add, stops = random.Random(0), Store.add_samples, 0
+
+    def torn(store: Store, run: str, lines: Any) -> None:
+        nonlocal left
+        left -= len(lines)
+        add(store, run, lines)
+        if left <= 0:
+            path = store.folder / "samples" / f"{run}.jsonl"
+            path.write_bytes(path.read_bytes()[: -chance.randrange(1, 40)])
+            raise InterruptedError
+
+    monkeypatch.setattr(Store, "add_samples", torn)
+    for _ in range(20):
+        left = chance.randrange(2, 5)
+        with pytest.raises(InterruptedError):
+            texts(model, tmp_path / "stopped", 2, methods, **options)
+        stops += 1
+    left = 1000
+    texts(model, tmp_path / "stopped", 2, methods, **options)
+    assert stops == 20 and contents(tmp_path / "stopped") == contents(tmp_path / "whole")
+
+
+def test_more_than_a_batch_is_handed_over_where_places_are_filled_again(tmp_path: Path) -> None:
+    made = LocalEngine(tiny_ouro(), labelled_tokenizer(), "tiny", batch_size=2, threads=1)
+    assert made.ahead(Greedy()) == AHEAD and made.ahead(SelfEval()) == 1
+    assert made.ahead(Greedy(draft=SelfDraft())) == 1 and made.ahead(Greedy(draft=SelfDraft(wave=True))) == AHEAD
+    seen: list[int] = []
+    request = Request(5, (), str, tuple(range(9)), ended=lambda place, text: seen.append(place))
+    texts = made.complete([f"{number}" * (1 + number % 4) for number in range(9)], Greedy(), request)
+    assert sorted(seen) == list(range(9)) and len(texts) == 9
 
 
 @pytest.mark.parametrize("kind", DRAWN)

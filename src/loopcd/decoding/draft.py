@@ -1,7 +1,7 @@
 """Whether, how deep and how far to draft; `rounds` does it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -26,6 +26,9 @@ class SelfDraft:
 
     The tokens are those of the undrafted method, but for choices that rounding decides: in float32 next to none, in bfloat16
     some, as between batches of different sizes (`loopcd bench --what exact --dtype bfloat16` counts them).
+    With `wave` there are no rounds: each token begins as soon as the one before it has run `loops` loops, and is dropped when
+    that one's last loop says otherwise; None: where the rule chooses, it chooses between waves and rounds for a single text.
+
     The rule looks at the first tokens that the model writes without a draft; what it learned is kept with the model. With
     `fallback` (default) nothing is drafted while so few drafts are accepted that it would cost time.
     """
@@ -33,8 +36,11 @@ class SelfDraft:
     loops: int | None = None
     length: int | None = 4
     fallback: bool = True
+    wave: bool | None = None
 
     def __post_init__(self) -> None:
+        if self.wave is not None:
+            checks.yes_or_no("wave", self.wave)
         if self.loops is not None:
             checks.whole("loops", self.loops, 1)
         if self.length is not None:
@@ -50,30 +56,38 @@ class SelfDraft:
             )
         return (self.loops,)
 
-    def plan(self, model: LoopedModel, num_loops: int, batch: int = 1) -> "Plan | None":
-        """The loops and the length for this model; None while the rule has not seen enough to choose."""
+    def plan(self, model: LoopedModel, num_loops: int, batch: int = 1, waves: bool | None = False) -> "Plan | None":
+        """The loops and the length for this model; None while the rule has not seen enough to choose.
+
+        `waves` asks for a wave, or with None for whichever is faster.
+        """
         candidates = self.candidates(num_loops)
-        if self.loops is not None and self.length is not None:
-            return Plan(self.loops, self.length)
+        if self.loops is not None and (waves or self.length is not None):
+            return Plan.wave_of(self.loops, num_loops) if waves else Plan(self.loops, self.length or LONGEST)
         agreement = _known(model).get((num_loops, candidates))
         if agreement is None:
             return None
         lengths = range(2, LONGEST + 1) if self.length is None else (self.length,)
-        passes = pass_costs(model, batch)
-        gains = {
-            Plan(early, length): Plan(early, length).gain(model, num_loops, chance, batch, passes)
-            for early, chance in zip(candidates, agreement, strict=True)
-            for length in lengths
-        }
+        passes, gains = pass_costs(model, batch), dict[Plan, float]()
+        for early, chance in zip(candidates, agreement, strict=True):
+            rounds = () if waves else tuple(Plan(early, length) for length in lengths)
+            for plan in (*rounds, *(() if waves is False else (Plan.wave_of(early, num_loops),))):
+                gains[plan] = plan.gain(model, num_loops, chance, batch, passes)
         best = max(gains, key=lambda plan: gains[plan])
-        return Plan(best.loops, best.length, gains[best])
+        return replace(best, expected=gains[best])
 
 
 @dataclass(frozen=True)
 class Plan:
     loops: int
-    length: int
+    length: int  # tokens of a round; of a wave, tokens in flight at most
     expected: float | None = None  # the gain that made the rule choose it
+    wave: bool = False
+
+    @classmethod
+    def wave_of(cls, loops: int, num_loops: int) -> "Plan":
+        """A wave that is as long as its loops let it be."""
+        return cls(loops, -(-num_loops // loops), wave=True)
 
     def gain(
         self, model: LoopedModel, num_loops: int, agreement: float, batch: int = 1, passes: PassCosts | None = None
@@ -86,10 +100,24 @@ class Plan:
         """
         beginning, readout = _costs(model)
         p, k = min(agreement, 0.999), self.length
+        if self.wave:
+            cost = self._wave_cost(num_loops, p, passes or PassCosts.assumed(batch), beginning + readout)
+            return (beginning + num_loops + readout) / cost
         made = (1 - p**k) / (1 - p)
         together = (passes or PassCosts.assumed(batch)).of(k)
         cost = k * (beginning + self.loops) + (k - 1) * readout + (num_loops - self.loops + readout) * together
         return made * (beginning + num_loops + readout) / cost
+
+    def _wave_cost(self, num_loops: int, p: float, passes: PassCosts, gate: float) -> float:
+        """What a token of a wave costs, in loops over one token.
+
+        While it grows, for as many ticks as there are loops, it gives one token; then one whenever a further loop of the first
+        draft's has passed, or later where it may not be as long as that. A refused draft takes those behind it along.
+        """
+        growing = sum(passes.of(min(self.length, 1 + tick // self.loops)) for tick in range(num_loops))
+        apart = max(self.loops, num_loops / self.length)
+        begun = 1 + (1 - p) * (self.length - 1)
+        return (1 - p) * growing + p * apart * passes.of(self.length) + begun * gate
 
 
 def _costs(model: LoopedModel) -> tuple[float, float]:
@@ -155,6 +183,7 @@ class DraftReport:
     accepted: int = 0
     emitted: int = 0  # tokens that the rounds gave
     near_ties: int = 0
+    ticks: int = 0  # passes over all that a wave had in flight
 
     @property
     def acceptance(self) -> float:

@@ -1,6 +1,6 @@
 """What is on its way in the engine of ticks: texts, the tokens of theirs that are in the loops, and prompts that are read."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +9,12 @@ from torch import Tensor
 
 from loopcd.decoding.engine import Engine, Reading
 from loopcd.decoding.exits import Judge
-from loopcd.decoding.loop import Job, Rows
-from loopcd.decoding.scoring import Scorer, Scores
+from loopcd.decoding.loop import Job, Rows, Step
+from loopcd.decoding.scoring import PlainScorer, Scorer, Scores
 from loopcd.decoding.texts import Stopper
-from loopcd.models.places import Gathered, PlaceCache, Places
+from loopcd.decoding.wave import Wave
+from loopcd.models.cache import LoopCache
+from loopcd.models.places import Gathered, PlaceCache, Places, seated
 from loopcd.models.slots import Span
 from loopcd.models.stages import LoopState, Pass, rows_of
 
@@ -30,16 +32,41 @@ class Row:
         self.contested: list[bool] = []
         self.touched: list[bool] = []
         self.error: Exception | None = None
+        self.sound = True  # whether all its readouts were finite
+        self.wave: Wave | None = None  # where it runs ahead of itself
+        self.follows = False  # whether the last token was begun before it was known
 
     def take_place(self, places: Places, place: int) -> None:
         exited = "last" if self.method.exit is None else self.method.exit.exited
-        self.place, self.cache = place, PlaceCache(places, place, exited, self.job.limit)
+        given, self.place = self.job.cache, place
+        self.cache: LoopCache = PlaceCache(places, place, exited, self.job.limit) if given is None else given
+        if given is not None:
+            seated(given, places, place)
         self.engine: Engine = replace(self.job, cache=self.cache).engine(self.method)
         self.scorer: Scorer = self.method.scorer(self.engine, self.job.tokenizer)
         self.stopper = Stopper(self.job.stopping, self.job.input_ids)
         # the expert's best token may be all that is needed; but a coda of the amateur's own has to see every token
         own_coda = getattr(self.method, "coda", None) == "own" and not self.job.model.pointwise_readout
         self.simple = self.job.sampling.plain and not self.job.sampling.parts[0] and not own_coda
+        if self.method.draft is not None:
+            self.wave = Wave(self.method.draft, self.engine.model, self.engine.num_loops, places.rows)
+
+    @property
+    def watches(self) -> bool:
+        """Whether anybody wants to see the states of its tokens."""
+        return not isinstance(self.scorer, PlainScorer) or (self.wave is not None and self.wave.probe is not None)
+
+    def watch(self, state: LoopState) -> None:
+        self.scorer.watch(state)
+        if self.wave is not None:
+            self.wave.watch(state)
+
+    def tip(self) -> "Unit | None":
+        """The token in flight that is to name the next one now."""
+        if self.wave is None:
+            return None
+        room = min(self.stopper.remaining([True]), self.engine.model.max_context - self.cache.length + len(self.wave.units))
+        return self.wave.tip(room)
 
     def add(self, token: int, loops: int, contested: bool, touched: bool) -> bool:
         """Take the next token; whether the text ends by it."""
@@ -47,7 +74,15 @@ class Row:
         self.loops.append(loops)
         self.contested.append(contested)
         self.touched.append(touched)
-        return self.stopper.add(0, token)
+        over = self.stopper.add(0, token)
+        self.follows = self.wave is not None and self.wave.judge(token, over)
+        return over
+
+    def step(self, at: int) -> Step:
+        """The token at index `at` of what was made, in the form of a batch of one row."""
+        made = ((self.tokens, self.loops), (self.contested, self.touched))
+        (token, loops), (contested, touched) = ((torch.tensor([each[at]]) for each in pair) for pair in made)
+        return Step(token, torch.tensor([True]), loops, contested, touched)
 
     def rows(self) -> Rows:
         """What was made, in the form of a batch of one row."""
@@ -59,10 +94,11 @@ class Row:
 
 @dataclass(eq=False)
 class Unit:
-    """A token in flight: the last one of its text."""
+    """A token in flight: the last one of its text, or one that is believed to follow."""
 
     row: Row
     span: Span  # its column in the text's own cache
+    token: int
     loop: int = 0  # loops that it has run
     trail: list[tuple[Tensor, int]] = field(default_factory=list)  # the states after each loop, and which of them is its own
 
@@ -97,8 +133,8 @@ class Flying:
         index = torch.tensor(order, device=self.state.hidden.device)
         return Flying([self.units[at] for at in order], self.state.keep(index), self.staying[index])
 
-    def without(self, row: Row) -> "Flying | None":
-        return self.keep([at for at, unit in enumerate(self.units) if unit.row is not row])
+    def without(self, rows: Collection[Row]) -> "Flying | None":
+        return self.keep([at for at, unit in enumerate(self.units) if unit.row not in rows])
 
 
 def joined_flights(parts: Sequence[Flying], key: Callable[[Unit], Any]) -> Flying:
@@ -140,7 +176,7 @@ def show_trail(unit: Unit, rotary: Any, at: int) -> None:
     index = torch.tensor([at], device=unit.trail[0][0].device)
     tokens = Pass(unit.span, unit.row.cache, None, rows_of(rotary, index))
     for loop, (hidden, place) in enumerate(unit.trail, start=1):
-        unit.row.scorer.watch(LoopState(hidden[place : place + 1], loop, tokens))
+        unit.row.watch(LoopState(hidden[place : place + 1], loop, tokens))
 
 
 def score_together(came: Sequence[tuple[Row, Unit, Any, int]], reading: Reading, places: Places) -> Scores:

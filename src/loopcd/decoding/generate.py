@@ -53,6 +53,11 @@ class Made:
     init_seeds: list[int | None]  # of the initial states that the texts came from
 
 
+def by_ticks(method: Method, model: LoopedModel) -> bool:
+    """Whether texts go on each at its own loop, which needs a method for it and a model on one device."""
+    return method.by_ticks and len({weight.device for weight in model.parameters()}) == 1
+
+
 @dataclass(frozen=True)
 class Request:
     """The arguments of a call, checked once."""
@@ -106,8 +111,7 @@ class Request:
 
     @property
     def by_ticks(self) -> bool:
-        """Whether texts go on each at its own loop, which needs a method for it and a model on one device."""
-        return self.method.by_ticks and len({weight.device for weight in self.model.parameters()}) == 1
+        return by_ticks(self.method, self.model)
 
     @property
     def room(self) -> int:
@@ -203,6 +207,7 @@ def generate(
     progress: Callable[[int, int], None] | None = None,
     interrupt: Callable[[], None] | None = None,
     enable_thinking: bool | None = None,
+    ended: Callable[[int, Generation], None] | None = None,
 ) -> Any:
     """Continue a prompt (a Generation), or each of a list of prompts (a list of them), by the method: LoopCD with the model's
     preset unless another is given.
@@ -212,6 +217,7 @@ def generate(
 
     Prompts of like length run together, `batch_size` at a time; neither that nor their order changes what is made of one.
     `init_seed=None` is Huginn's zero initial state, an integer draws it. `progress` is called with (done, all).
+    `ended` is called with a prompt's place in the call and its text as soon as that ends.
     `interrupt` is called after every token of every candidate; what it raises ends the generation.
     What is drawn for a prompt follows from `seed` and its number: its place in the call, unless `numbers` gives others.
     `trace` is a function that gets each batch and gives its traces. `loopcd.generate` takes True instead (each Generation gets
@@ -231,18 +237,24 @@ def generate(
         raise ValueError(f"numbers has {len(own)} entries for {len(encoded)} prompts: one a prompt")
     made: dict[int, Generation] = {}
 
-    def ended(more: int) -> None:
-        if progress is not None and (trace is None or not more):  # a text that is to be traced is not ready before that
-            progress(len(made) + more, len(encoded))
+    def take(place: int, text: Generation) -> None:
+        if place in made:  # memory ran out, and it was made again
+            return
+        made[place] = text
+        if progress is not None:
+            progress(len(made), len(encoded))
+        if ended is not None:
+            ended(place, text)
 
     for batch in _batches(encoded, batch_size if trace is not None else AHEAD * batch_size, batch_size, request):
-        texts, seeds = _texts(request, [encoded[i] for i in batch], [own[i] for i in batch], interrupt, batch_size, ended)
-        if trace is not None:
+        at_once = None if trace is not None else lambda at, text, batch=batch: take(batch[at], text)
+        texts, seeds = _texts(request, [encoded[i] for i in batch], [own[i] for i in batch], interrupt, batch_size, at_once)
+        if trace is not None:  # a text that is to be traced is not ready before that
             traced = ([encoded[i] if is_chat(given[i]) else given[i] for i in batch], texts, [own[i] for i in batch], seeds)
             traces = trace(Made(model, tokenizer, method, num_loops, *traced)) or [None] * len(batch)
             texts = [replace(text, trace=each) for text, each in zip(texts, traces, strict=True)]
-        made.update(zip(batch, texts, strict=True))
-        ended(0)
+        for place, text in zip(batch, texts, strict=True):
+            take(place, text)
     return made[0] if single else [made[i] for i in range(len(encoded))]
 
 
@@ -303,12 +315,15 @@ def _by_ticks(
     ]
     for row in rows:
         ticks.add(row)
-    for count, row in enumerate(ticks.run(), start=1):
+    places, made = {row: at for at, row in enumerate(rows)}, dict[int, Generation]()
+    for row in ticks.run():
         if row.error is not None:
             raise row.error
-        if count < len(rows):
-            ended(count)
-    return [request.generation(row.rows(), 0) for row in rows]
+        at = places[row]
+        made[at] = request.generation(row.rows(), 0)
+        if ended is not None:
+            ended(at, made[at])
+    return [made[at] for at in range(len(rows))]
 
 
 def _interrupted(job: Job, interrupt: Any) -> Job:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from loopcd.decoding import checks
+from loopcd.decoding.alone import wave_steps, waves
 from loopcd.decoding.auto import AutoScorer, candidate_loops
 from loopcd.decoding.draft import DraftReport, SelfDraft, checked_draft
 from loopcd.decoding.engine import Engine
@@ -40,7 +41,7 @@ class Method:
     @property
     def by_ticks(self) -> bool:
         """Whether texts go on each at its own loop; a draft's rounds are of a fixed batch."""
-        return self.chooses_tokens and self.draft is None
+        return self.chooses_tokens and (self.draft is None or self.draft.wave is True)
 
     def __post_init__(self) -> None:
         checked_draft(self.draft, self.can_draft, type(self).__name__, [] if self.exit is None else [f"exit={self.exit!r}"])
@@ -93,6 +94,8 @@ class Method:
         """Run a job token by token; a draft's report is put into `reports`."""
         if self.draft is None:
             return steps(self, job)
+        if waves(self.draft, job):
+            return wave_steps(self, job, [] if reports is None else reports)
         return drafted_steps(self, self.draft, job, [] if reports is None else reports)
 
     def __call__(self, model: LoopedModel, input_ids: Any, streamer: Any = None, tokenizer: Any = None, **kwargs: Any) -> Any:

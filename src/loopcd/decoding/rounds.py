@@ -29,7 +29,7 @@ from loopcd.decoding.bans import Ruled, nothing_left, rule_out
 from loopcd.decoding.draft import TRIAL, DraftReport, Pace, Probe, SelfDraft, pace_of
 from loopcd.decoding.engine import Engine, Reading
 from loopcd.decoding.loop import Job, Step, pick, prefill
-from loopcd.decoding.scoring import ContrastScorer, PlainScorer, Scores
+from loopcd.decoding.scoring import ContrastScorer, PlainScorer, Scorer, Scores
 from loopcd.decoding.texts import Stopper
 from loopcd.models.slots import sent
 from loopcd.models.stages import LoopState, wide
@@ -39,6 +39,19 @@ if TYPE_CHECKING:
 
 # differences of scores that rounding may decide, by the model's dtype; in float32 passes were seen to differ by 1e-5
 NEAR = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-1}
+
+
+def near_choices(reading: Reading, scores: Tensor, scorer: Scorer, dtype: torch.dtype) -> Tensor:
+    """[n] bool, the choices of a reading of n rows, by scores [n, k], that a rounding error could decide."""
+    within = NEAR.get(dtype, NEAR[torch.float32])
+    near = torch.zeros(reading.logits.shape[0], dtype=torch.bool, device=reading.logits.device)
+    if scores.shape[1] > 1:
+        best = scores.topk(2, dim=-1).values
+        near |= best[:, 0] - best[:, 1] < within
+    if isinstance(scorer, ContrastScorer):
+        border = reading.logits.amax(dim=-1, keepdim=True) + math.log(scorer.plausibility)
+        near |= ((reading.logits - border).abs() < within).any(dim=-1)
+    return near
 
 
 @torch.no_grad()
@@ -211,23 +224,11 @@ class Rounds:
         where several tokens are judged; the device is waited for once."""
         asked = [scores.best()] if plain else []
         if reading.count > 1:
-            asked.append(self._near(reading, scores).long())
+            asked.append(near_choices(reading, scores.values, self.scorer, self.engine.model.dtype).long())
         if not asked:
             return None, None
         told = torch.stack(asked).view(len(asked), -1, reading.count).tolist()
         return told[0] if plain else None, told[-1] if reading.count > 1 else None
-
-    def _near(self, reading: Reading, scores: Scores) -> Tensor:
-        """[batch × length] bool, the choices that a rounding error could decide."""
-        within = NEAR.get(self.engine.model.dtype, NEAR[torch.float32])
-        near = torch.zeros(reading.logits.shape[0], dtype=torch.bool, device=reading.logits.device)
-        if scores.values.shape[1] > 1:
-            best = scores.values.topk(2, dim=-1).values
-            near |= best[:, 0] - best[:, 1] < within
-        if isinstance(self.scorer, ContrastScorer):
-            border = reading.logits.amax(dim=-1, keepdim=True) + math.log(self.scorer.plausibility)
-            near |= ((reading.logits - border).abs() < within).any(dim=-1)
-        return near
 
     def _ruled(self, reading: Reading, drafts: list[list[int]], length: int) -> Ruled | None:
         """What the processors rule out, position by position: each sees the row's own text with the drafts before it."""

@@ -5,6 +5,9 @@ only what they attend to differs. A **tick** advances every token in flight by o
 tokens that have left the loop are read out, their texts get the next token, which begins its loops beside those that still
 run; a text that has ended gives its place to a waiting prompt. A prompt is read a loop a tick, so it holds nobody up for long.
 
+A text may run ahead of itself (`wave`): then its last token in flight comes to the gate as soon as it has run a few loops, to
+name the next one, and goes on.
+
 A gate costs a pass through what stands beside the loops (prelude, coda, head), however many tokens come through it. It opens
 when nothing is in flight, or when the texts before it have waited for as long as it costs: without early exits that keeps all
 texts in step, and with them it weighs idle texts against small passes.
@@ -15,16 +18,18 @@ alone.
 
 import heapq
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from loopcd.decoding.engine import Reading
 from loopcd.decoding.exits import Judge
 from loopcd.decoding.flight import Flying, Prompt, Row, Unit, joined_flights, score_together, show_trail
 from loopcd.decoding.loop import choose
+from loopcd.decoding.rounds import near_choices
 from loopcd.decoding.rules import relative_change
 from loopcd.decoding.scoring import ContrastScorer, PlainScorer, Scorer
 from loopcd.models.places import Places, Together
@@ -59,9 +64,10 @@ class Ticks:
             return
         self.prompts = [each for each in self.prompts if each.row is not row]
         self.read = [each for each in self.read if each.row is not row]
-        self.arrived = [part for each in self.arrived if (part := each.without(row)) is not None]
-        self.flying = None if self.flying is None else self._bound(self.flying.without(row))
-        heapq.heappush(self.free, row.place)
+        self.arrived = [part for each in self.arrived if (part := each.without({row})) is not None]
+        self.flying = None if self.flying is None else self._bound(self.flying.without({row}))
+        row.sound = False  # nobody looked at its numbers
+        self._make_free(row)
 
     def __contains__(self, row: Row) -> bool:
         inside = [each.row for each in (*self.prompts, *self.read)]
@@ -87,46 +93,77 @@ class Ticks:
     # -- the gate -----------------------------------------------------------------------------------------------------
 
     def _opens(self) -> bool:
-        before = sum(len(each.units) for each in self.arrived) + len(self.read) + min(len(self.free), len(self.waiting))
-        flying = (0 if self.flying is None else len(self.flying.units)) + len(self.prompts)
+        waiting = {unit.row for each in self.arrived for unit in each.units} | {unit.row for unit in self._tips()}
+        before = len(waiting) + len(self.read) + min(len(self.free), len(self.waiting))
+        inside = set() if self.flying is None else {unit.row for unit in self.flying.units} - waiting
+        flying = len(inside) + len(self.prompts)
         self._held += before
         if flying and self._held < self._patience * (before + flying):
             return False
         self._held = 0
         return before > 0
 
+    def _tips(self) -> list[Unit]:
+        """The tokens that are to name the next ones of their texts."""
+        if self.flying is None:
+            return []
+        rows = {unit.row: None for unit in self.flying.units if unit.row.wave is not None}
+        return [unit for row in rows if (unit := row.tip()) is not None]
+
     def _gate(self) -> list[Row]:
-        going: list[Row] = []
-        ended: list[Row] = []
-        for row, over in self._choose():
-            (ended if over else going).append(row)
+        tips = self._tips()
+        given, named = self._choose(tips)
+        ended = [row for row, over in given.items() if over]
+        going = {row: row.tokens[-1] for row, over in given.items() if not over and not row.follows}
+        self._let_fall([*ended, *going])
         for row in ended:
-            heapq.heappush(self.free, row.place)
+            self._make_free(row)
         while self.free and self.waiting:
             self._admit(self.waiting.popleft(), heapq.heappop(self.free))
+        for unit, token in zip(tips, named, strict=True):
+            if unit.row.wave is not None and unit in unit.row.wave.units:  # not if it was dropped
+                going[unit.row] = token
         self._begin(going)
         return ended
 
+    def _make_free(self, row: Row) -> None:
+        if not row.sound:
+            self.places.clear(row.place)
+        heapq.heappush(self.free, row.place)
+
+    def _let_fall(self, rows: Sequence[Row]) -> None:
+        """What these texts have in flight was begun in vain."""
+        vain = {row for row in rows if row.wave is not None and row.wave.units}
+        for row in vain:
+            assert row.wave is not None
+            row.cache.crop(-len(row.wave.units))
+            row.wave.units.clear()
+        if vain and self.flying is not None:
+            self.flying = self._bound(self.flying.without(vain))
+
     def _admit(self, row: Row, place: int) -> None:
         row.take_place(self.places, place)
-        state = row.engine.begin(row.job.input_ids)
+        state = row.engine.begin(row.job.input_ids[:, row.cache.length :])
         rule = row.engine.exit
         self.prompts.append(Prompt(row, state, None if rule is None else Judge(rule, self.model, None)))
 
-    def _begin(self, rows: Sequence[Row]) -> None:
-        """The last token of each of these texts begins its loops."""
+    def _begin(self, tokens: Mapping[Row, int]) -> None:
+        """A token of each of these texts begins its loops."""
         by_seed: dict[Any, list[Row]] = {}
-        for row in sorted(rows, key=lambda row: row.place):
+        for row in sorted(tokens, key=lambda row: row.place):
             by_seed.setdefault(row.job.init_seed, []).append(row)
         for seed, some in by_seed.items():
-            units = [Unit(row, row.cache.open(1, 1, device=self.model.device)) for row in some]
+            units = [Unit(row, row.cache.open(1, 1, device=self.model.device), tokens[row]) for row in some]
+            for unit in units:
+                if unit.row.wave is not None:
+                    unit.row.wave.units.append(unit)
             together = self._together(units)
-            tokens = torch.tensor([[row.tokens[-1]] for row in some], device=self.model.device)
+            ids = torch.tensor([[unit.token] for unit in units], device=self.model.device)
             positions = torch.tensor([[unit.column] for unit in units], device=self.model.device)
             told = {} if seed is None else {"init_seed": seed}
-            state = self.model.begin(tokens, together, position_ids=positions, **told)  # pyright: ignore[reportArgumentType]
+            state = self.model.begin(ids, together, position_ids=positions, **told)  # pyright: ignore[reportArgumentType]
             if together.ids is not None:
-                for unit, token in zip(units, tokens, strict=True):
+                for unit, token in zip(units, ids, strict=True):
                     unit.row.cache.remember(unit.span, token[None])
             begun = Flying(units, state, torch.ones(len(units), device=state.hidden.device))
             parts = [begun] if self.flying is None else [begun, self.flying]
@@ -147,36 +184,52 @@ class Ticks:
 
     # -- choosing tokens ----------------------------------------------------------------------------------------------
 
-    def _choose(self) -> list[tuple[Row, bool]]:
-        """Read out what stands before the gate, and give each text its next token; whether it ends by that."""
+    def _choose(self, tips: Sequence[Unit]) -> tuple[dict[Row, bool], list[int]]:
+        """Read out what stands before the gate, and give each text its next token; whether it ends by that. Then what `tips`,
+        which go on, name as the next tokens of theirs."""
         hidden, came = [], []
-        if self.arrived:
-            out = self._bound(joined_flights(self.arrived, lambda unit: unit.row.place))
-            assert out is not None
+        out = self._before_gate(tips)
+        done = 0 if out is None else len(out.units) - len(tips)
+        if out is not None:
             hidden.append(self.model.readout(out.state, last=True)[:, -1])
-            came += [(unit.row, unit.loop, (unit, out.state.tokens.rotary, at)) for at, unit in enumerate(out.units)]
+            came += [(unit.row, unit.loop, (unit, out.state.tokens.rotary, at)) for at, unit in enumerate(out.units[:done])]
         for prompt in self.read:
             hidden.append(self.model.readout(prompt.state, last=True)[:, -1])
             came.append((prompt.row, prompt.state.loop, None))
         self.arrived, self.read = [], []
-        if not came:
-            return []
-        read = torch.cat(hidden)  # [texts, width]
-        reading = Reading(read, wide(self.model.head(read)))
+        if not hidden:
+            return {}, []
+        read = torch.cat(hidden)  # [texts, tips behind the tokens that came out, prompts]
+        reading, named = Reading(read, wide(self.model.head(read))), list[int]()
+        if tips:
+            named = reading.logits[done : done + len(tips)].argmax(dim=-1).tolist()
+            rest = [*range(done), *range(done + len(tips), len(read))]
+            reading = Reading(reading.hidden[rest], reading.logits[rest])
+        return self._given(reading, came), named
+
+    def _given(self, reading: Reading, came: Sequence[tuple[Row, int, Any]]) -> dict[Row, bool]:
+        """Give each of these texts its next token, by a reading of what came out of it; whether it ends by that."""
+        for (row, _, _), sound in zip(came, reading.hidden.isfinite().all(dim=-1).tolist(), strict=True):
+            row.sound = row.sound and sound
         plain = self._plain(reading, [row for row, _, _ in came])
         scored = self._alike(reading, came, plain)
-        given = []
+        given: dict[Row, bool] = {}
         for at, (row, loops, seen) in enumerate(came):
+            if row in given and (given[row] or not row.follows):
+                continue  # of several tokens of one text, those behind a refused one came in vain
             told = scored.get(at)
-            over = self._give(row, loops, seen, reading, at, plain[at]) if told is None else row.add(told[0], loops, *told[1:])
-            given.append((row, over))
+            if told is None:
+                given[row] = self._give(row, loops, seen, reading, at, plain[at])
+            else:
+                given[row] = row.add(told[0], loops, *told[1:])
         return given
 
     def _alike(self, reading: Reading, came: Sequence[Any], plain: Sequence[int | None]) -> dict[int, tuple[int, bool, bool]]:
         """Texts that have to be scored, and can be together: the token of each, whether it was contested, and touched."""
         groups: dict[Any, list[int]] = {}
         for at, (row, _, seen) in enumerate(came):
-            key = getattr(row.scorer, "alike", lambda: None)() if plain[at] is None and row.simple and seen else None
+            asked = plain[at] is None and row.simple and seen and row.wave is None
+            key = getattr(row.scorer, "alike", lambda: None)() if asked else None
             if key is not None:
                 groups.setdefault(key, []).append(at)
         scored = {}
@@ -188,6 +241,17 @@ class Ticks:
                 told = zip(scores.best().tolist(), scores.contested.tolist(), scores.touched.tolist(), strict=True)
                 scored.update(zip(some, told, strict=True))
         return scored
+
+    def _before_gate(self, tips: Sequence[Unit]) -> Flying | None:
+        """The tokens that have come out, by place, and behind them `tips`, which are still in flight."""
+        parts = list(self.arrived)
+        if tips and self.flying is not None:
+            at = {unit: index for index, unit in enumerate(self.flying.units)}
+            parts.append(self.flying.keep([at[unit] for unit in tips]))  # pyright: ignore[reportArgumentType]
+        if not parts:
+            return None
+        order = {unit: index for index, unit in enumerate(tips)}
+        return self._bound(joined_flights(parts, lambda unit: (unit in order, order.get(unit, unit.row.place))))
 
     def _plain(self, reading: Reading, rows: Sequence[Row]) -> list[int | None]:
         """The token of each text for which the expert's own choice is enough; all of them are looked at together."""
@@ -208,18 +272,29 @@ class Ticks:
 
     def _give(self, row: Row, loops: int, seen: Any, reading: Reading, at: int, token: int | None) -> bool:
         if token is not None:
+            if row.wave is not None and row.wave.probe is not None and seen is not None:
+                show_trail(*seen)
             if isinstance(row.scorer, ContrastScorer):
                 row.scorer.forget()
+            self._count_near(row, reading, at, reading.logits)
             return row.add(token, loops, False, False)
-        own = Reading(reading.hidden[at : at + 1], reading.logits[at : at + 1])
         try:
             if seen is not None:
                 show_trail(*seen)
+            own = Reading(reading.hidden[at : at + 1], reading.logits[at : at + 1])
             scores, picked, _ = choose(row.scorer, own, row.cache, row.stopper.text(0), row.job.sampling)
+            self._count_near(row, own, 0, scores.values)
         except Exception as error:  # one text's trouble is no other's
-            row.error = error
+            row.error, row.sound = error, False
             return True
         return row.add(int(picked), loops, bool(scores.contested[0]), bool(scores.touched[0]))
+
+    def _count_near(self, row: Row, reading: Reading, at: int, scores: Tensor) -> None:
+        """Of the choices that judge a draft, those that a rounding error could decide."""
+        if row.wave is not None and len(row.wave.units) > 1:
+            own = Reading(reading.hidden[at : at + 1], reading.logits[at : at + 1])
+            near = near_choices(own, scores[at : at + 1], row.scorer, self.model.dtype)
+            row.wave.report.near_ties += int(near)
 
     # -- a tick -------------------------------------------------------------------------------------------------------
 
@@ -236,7 +311,7 @@ class Ticks:
     def _advance_prompt(self, prompt: Prompt) -> None:
         row, before = prompt.row, prompt.state
         prompt.state = after = self.model.advance(before)
-        row.scorer.watch(after)
+        row.watch(after)
         if after.loop == self.num_loops:
             self.read.append(prompt)
         elif prompt.judge is not None and prompt.judge.leaving(before, after) is not None:
@@ -252,7 +327,7 @@ class Ticks:
         together.ran()
         for at, unit in enumerate(units):
             unit.loop += 1
-            if not isinstance(unit.row.scorer, PlainScorer):
+            if unit.row.watches:
                 unit.trail.append((after.hidden, at))
         self.flying = flying = replace(flying, state=replace(after, loop=0))
         early = self._leaving(flying, before, after)
@@ -267,18 +342,20 @@ class Ticks:
 
     def _entered(self, flying: Flying) -> LoopState:
         """Make ready what the units see at the loop that comes: also of tokens that left before it."""
-        state, hidden_from = flying.state, {}
+        state, hidden_from, numbers, columns = flying.state, dict[int, Any](), list[int](), list[int]()
         for at, unit in enumerate(flying.units):
             cache, loop = unit.row.cache, unit.loop + 1
             if cache.reach is not None and loop > 1:
-                cache.enter(unit.span, loop, self.model.loop_slots(loop), self.model.loop_slots(loop - 1))
-            seen = cache.seen_at(loop)
-            if seen is not None:
+                for _, missed in cache.reach.enter(unit.span, loop):
+                    columns += range(missed.start, missed.stop)
+                    numbers += [(loop - 1) * self.places.rows + unit.row.place] * (missed.stop - missed.start)
+            elif (seen := cache.seen_at(loop)) is not None:
                 hidden_from[at] = ~seen[0]
+        self.places.carry(numbers, columns, self.model.device)
         if not hidden_from:
             return state
         together: Together = state.tokens.cache  # pyright: ignore[reportAssignmentType]
-        table = torch.zeros(len(flying.units), max(together.columns) + 1, dtype=torch.bool, device=state.hidden.device)
+        table = torch.zeros(len(flying.units), together.longest, dtype=torch.bool, device=state.hidden.device)
         for at, columns in hidden_from.items():
             table[at, : len(columns)] = columns
         together.hide(table)

@@ -13,12 +13,14 @@ from typing import Any, Protocol
 import torch
 
 from loopcd.decoding import Generation, Greedy, Method, NoiseCD, SelfEval, generate
+from loopcd.decoding.generate import by_ticks
 from loopcd.decoding.self_eval import label_ids
 from loopcd.models import LoopedModel, load
 from loopcd.models.loading import find
 from loopcd.models.stages import checked_loops
 
 SMALL = 50_000_000  # parameters
+AHEAD = 4  # batches: more keep the places filled for longer, and the methods waiting for their turns
 HASHED_WHOLE = 1 << 30  # bytes; of larger checkpoints only the files' beginnings and ends are hashed
 
 
@@ -34,12 +36,18 @@ class Request:
     temperature: float = 0.0
     top_p: float = 1.0
     interrupt: Callable[[], None] | None = None  # asked after every token; what it raises ends the batch
+    ended: Callable[[int, Generation], None] | None = None  # may be told of a prompt's text, by its place, as soon as it ends
 
 
 class Engine(Protocol):
     @property
     def batch_size(self) -> int:
-        """Prompts that are handed over together."""
+        """Prompts that are worked on together."""
+        ...
+
+    def ahead(self, method: Method) -> int:
+        """Batches that are handed over together: more than one where a text that ends makes room for the next, so that no text
+        depends on which others it is with."""
         ...
 
     def describe(self) -> dict[str, Any]:
@@ -130,6 +138,9 @@ class LocalEngine:
             )
         return found
 
+    def ahead(self, method: Method) -> int:
+        return AHEAD if by_ticks(method, self.model) else 1
+
     def warm_up(self, prompts: Sequence[str]) -> None:
         with _threads(self.threads):
             generate(self.model, self.tokenizer, list(prompts), Greedy(), max_new_tokens=2, num_loops=self.num_loops)
@@ -149,10 +160,11 @@ class LocalEngine:
                 top_p=request.top_p,
                 seed=request.seed or 0,
                 init_seed=None if drawn_otherwise else request.seed,
-                batch_size=len(prompts),
+                batch_size=self.batch_size,
                 num_loops=self.num_loops,
                 numbers=request.numbers,
                 interrupt=request.interrupt,
+                ended=request.ended,
             )
 
 

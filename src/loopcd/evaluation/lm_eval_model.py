@@ -2,7 +2,8 @@
 
 Importing this registers it; lm-eval itself does not look for models elsewhere. Generation goes through the method; requests
 for log-likelihoods are answered by the expert, that is the model with all its loops: a contrast is a rule for choosing
-tokens, not a distribution over texts. Batching, padding, truncation and stop strings are lm-eval's.
+tokens, not a distribution over texts. Batching, truncation and stop strings are lm-eval's; where nothing is drawn, the texts
+of a batch go on each at its own loop.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 
+from loopcd.decoding.generate import by_ticks, generate
 from loopcd.decoding.registry import METHODS, settings
 from loopcd.decoding.texts import StopTexts
+from loopcd.evaluation.engine import AHEAD
 from loopcd.evaluation.specs import MethodSpec
 from loopcd.models.loading import find, load
 
@@ -34,6 +37,7 @@ except ImportError as missing:
 HFLM: Any = huggingface.HFLM  # whose type lm-eval's decorator hides
 log = logging.getLogger("loopcd")
 COMMANDS = ("run", "ls", "validate")  # of lm-eval's command line
+_USUAL = {"attention_mask", "do_sample", "temperature", "use_cache"}  # settings of a text without draws
 _UNSUPPORTED = ("parallelize", "tp_plan", "peft", "delta", "autogptq", "gptqmodel", "gguf_file", "quantization_config")
 
 
@@ -54,6 +58,7 @@ class LoopedLM(HFLM):
     ) -> None:
         self.method, others = _method(method, options)
         self._num_loops = num_loops
+        self._rows: int | None = None  # texts at once, while rows need not keep step
         if others.get("revision") not in (None, "main"):
             raise ValueError(f"revision={others['revision']!r}: download it and give the folder as pretrained=")
         if others.pop("trust_remote_code", False):
@@ -77,7 +82,20 @@ class LoopedLM(HFLM):
     def max_length(self) -> int:
         return self._max_length or self.model.max_context - self.method_reserve
 
+    def generate_until(self, requests: list[Any], *arguments: Any, **options: Any) -> list[str]:
+        """More prompts are handed over at a time than are in memory, where a text that ends makes room for the next."""
+        rows = self.batch_size_per_gpu
+        self._rows = rows if isinstance(rows, int) and by_ticks(self.method, self.model) else None
+        try:
+            if self._rows is not None:
+                self.batch_size_per_gpu = AHEAD * self._rows
+            return super().generate_until(requests, *arguments, **options)
+        finally:
+            self.batch_size_per_gpu = rows
+
     def _model_generate(self, context: Tensor, max_length: int, stop: list[str], **options: Any) -> Tensor:
+        if self._rows is not None and not options.get("do_sample") and set(options) <= _USUAL:
+            return self._together(context, max_length, stop, options["attention_mask"])
         # lm-eval's stopping criteria remember the rows of a batch, and cannot judge a drafted row by itself; the texts are
         # cut at the stop strings afterwards in any case
         if not options.get("do_sample"):
@@ -91,6 +109,26 @@ class LoopedLM(HFLM):
             tokenizer=self.tokenizer,
             **options,
         )
+
+    def _together(self, context: Tensor, max_length: int, stop: list[str], mask: Tensor) -> Tensor:
+        """[batch, context and what follows], each row as it is alone."""
+        prompts = [row[seen.bool()].tolist() for row, seen in zip(context, mask, strict=True)]
+        room = max_length - context.shape[1]
+        made = generate(
+            self.model,
+            self.tokenizer,
+            prompts,
+            self.method,
+            max_new_tokens=room,
+            stop=[each for each in stop if each],
+            batch_size=self._rows or 1,
+        )
+        longest = max(len(each.token_ids) for each in made)
+        whole = context.new_full((len(made), context.shape[1] + longest), self.tokenizer.pad_token_id)
+        whole[:, : context.shape[1]] = context
+        for row, each in zip(whole, made, strict=True):
+            row[context.shape[1] :][: len(each.token_ids)] = context.new_tensor(each.token_ids)
+        return whole
 
 
 register_model("loopcd")(LoopedLM)

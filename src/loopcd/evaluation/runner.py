@@ -1,17 +1,18 @@
-"""The runner: every batch by every method, kept as soon as it is finished, gone on with wherever it was stopped."""
+"""The runner: every item by every method, kept as soon as it is finished, gone on with wherever it was stopped."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from loopcd.decoding import Generation
 from loopcd.evaluation.data import item_number
 from loopcd.evaluation.engine import Engine, Request
 from loopcd.evaluation.plan import Run, RunPlan, batches
 from loopcd.evaluation.store import Store, StoreError, sample_line
-from loopcd.evaluation.task import Grades, Task
+from loopcd.evaluation.task import Grades, Item, Task
 
 Report = Callable[["Progress"], None]
 
@@ -62,7 +63,7 @@ def _generate(
     finished: dict[Run, dict[str, dict[str, Any]]],
     report: Report,
 ) -> None:
-    """Batch by batch, each by all methods in turn: they share what the machine is doing, and pairs are there early."""
+    """A few batches by one method, then by the next: they share what the machine is doing, and pairs are there early."""
     total, found = len(task.items) * len(plan.runs), sum(map(len, finished.values()))
     report(Progress(found, total, found, 0.0))
     if found == total:
@@ -70,37 +71,63 @@ def _generate(
     planned = batches(engine.lengths([item.prompt for item in task.items]), engine.batch_size)
     engine.warm_up([task.items[place].prompt for place in planned[-1]])
     started = time.monotonic()
-    for number, places in enumerate(planned):
+
+    def told() -> None:
+        report(Progress(sum(map(len, finished.values())), total, found, time.monotonic() - started))
+
+    ahead = {run: engine.ahead(run.method.build()) for run in plan.runs}
+    most = max(ahead.values())
+    for first in range(0, len(planned), most):
         for run in plan.runs:
-            if all(task.items[place].id in finished[run] for place in places):
-                continue
-            _run_batch(task, engine, plan, store, run, number, places, finished[run])
-            done = sum(map(len, finished.values()))
-            report(Progress(done, total, found, time.monotonic() - started))
+            for number in range(first, min(first + most, len(planned)), ahead[run]):
+                places = [place for batch in planned[number : min(number + ahead[run], first + most)] for place in batch]
+                missing = [place for place in places if task.items[place].id not in finished[run]]
+                if missing:
+                    # a text that depends on the others of its batch is made with all of them again
+                    asked = [task.items[place] for place in (missing if ahead[run] > 1 else places)]
+                    _run_items(engine, _request(task, plan, run, asked), store, run, number, asked, finished[run], told)
 
 
-def _run_batch(
-    task: Task,
+def _request(task: Task, plan: RunPlan, run: Run, items: Sequence[Item]) -> Request:
+    numbers = tuple(item_number(item.id) for item in items)
+    return Request(task.max_new_tokens, task.stop, task.question, numbers, run.seed, plan.temperature, plan.top_p)
+
+
+def _run_items(
     engine: Engine,
-    plan: RunPlan,
+    request: Request,
     store: Store,
     run: Run,
     number: int,
-    places: list[int],
+    items: Sequence[Item],
     finished: dict[str, dict[str, Any]],
+    told: Callable[[], None],
 ) -> None:
-    items = [task.items[place] for place in places]
-    numbers = tuple(item_number(item.id) for item in items)
-    request = Request(task.max_new_tokens, task.stop, task.question, numbers, run.seed, plan.temperature, plan.top_p)
+    """Texts are kept as soon as they and all before them have ended, so that a file's order is always the same."""
+    ready: dict[int, Generation] = {}
+    kept = 0
+
+    def ended(place: int, text: Generation) -> None:
+        nonlocal kept
+        ready[place] = text
+        lines = []
+        while kept in ready:
+            if items[kept].id not in finished:
+                lines.append(sample_line(items[kept].id, ready[kept]))
+            kept += 1
+        if lines:
+            store.add_samples(run.slug, lines)
+            finished.update({line["id"]: line for line in lines})
+            told()
+
     begun = time.perf_counter()
-    made = engine.complete([item.prompt for item in items], run.method.build(), request)
+    made = engine.complete([item.prompt for item in items], run.method.build(), replace(request, ended=ended))
     seconds = time.perf_counter() - begun
-    lines = [sample_line(item.id, each) for item, each in zip(items, made, strict=True) if item.id not in finished]
-    store.add_samples(run.slug, lines)
-    store.add_timing(
-        {"run": run.slug, "batch": number, "tokens": sum(len(each.token_ids) for each in made), "seconds": seconds}
-    )
-    finished.update({line["id"]: line for line in lines})
+    for place, text in enumerate(made):
+        if place >= kept:
+            ended(place, text)
+    tokens = sum(len(each.token_ids) for each in made)
+    store.add_timing({"run": run.slug, "batch": number, "tokens": tokens, "seconds": seconds})
 
 
 def _speeds(store: Store) -> dict[str, float]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from loopcd.models.cache import Exited, LoopCache
@@ -27,7 +28,7 @@ class Places:
     """The storage of `rows` texts that run up to `num_loops` loops."""
 
     def __init__(self, model: "LoopedModel", rows: int, num_loops: int) -> None:
-        self.rows, self.num_loops = rows, num_loops
+        self.rows, self.num_loops, self.slots = rows, num_loops, model.slot_count(num_loops)
         self.limit = 0  # columns that the longest text so far may need
         self.implementation = model.config._attn_implementation or "sdpa"
         first = model.loop_slots(1)
@@ -69,6 +70,23 @@ class Places:
                 after[:, :, : before.shape[2]] = before
             self._kept[base] = new[0], new[1]
         return self._kept[base]
+
+    def carry(self, numbers: Sequence[int], columns: Sequence[int], device: Any) -> None:
+        """Entries of tokens that left before a loop: those at these numbers (of loops and places) and columns become those of
+        the loop before."""
+        if not numbers:
+            return
+        target, at = torch.tensor(numbers, device=device), torch.tensor(columns, device=device)
+        for base in self.looped:
+            for kept in self._kept[base]:
+                there, column = target.to(kept.device), at.to(kept.device)
+                kept[there, :, column] = kept[there - self.rows, :, column]
+
+    def clear(self, place: int) -> None:
+        """Leave nothing of a text whose numbers went wrong: a column that is not seen is weighted by 0, and 0 × NaN is NaN."""
+        for pair in self._kept.values():
+            for kept in pair:
+                kept[place :: self.rows] = 0
 
     @property
     def nbytes(self) -> int:
@@ -112,6 +130,20 @@ class PlaceCache(LoopCache):
         return self.layers[index]  # pyright: ignore[reportReturnType]
 
 
+def seated(cache: LoopCache, places: Places, place: int) -> None:
+    """Move what a cache of one text holds to a place; it goes on there."""
+    for index in range(len(cache.layers)):
+        old, new = cache.slot(index), PlaceSlot(cache, places, index, place)
+        if isinstance(old, PlaceSlot) and old._places is places:
+            continue
+        if old.keys is not None and old.values is not None:
+            new.update(old.keys, old.values, Span(1, 0, cache.length))
+        cache.layers[index] = new
+    while len(cache.layers) < places.slots:
+        cache.layers.append(PlaceSlot(cache, places, len(cache.layers), place))
+    places.limit = max(places.limit, 2**31 if cache.limit is None else cache.limit)
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Successive members of a `Together` that are one view of the storage."""
@@ -133,7 +165,8 @@ class Together:
     """What a pass over one token of each of several texts has for a cache.
 
     Members are given in the order of (loop, place), `loops` being those that they have run; the model is told that it runs the
-    first loop, and the keys go to each member's own. Beside the loops (a prelude, a coda) all are alike.
+    first loop, and the keys go to each member's own. Beside the loops (a prelude, a coda) all are alike. A text may have
+    several members, at different columns.
     """
 
     reach = valid = lengths = depths = None  # what one text's cache knows about its own columns
@@ -145,6 +178,7 @@ class Together:
             True: [loop * places.rows + place for loop, place in zip(loops, at, strict=True)],
             False: list(at),
         }
+        self.longest = max(self.columns) + 1
         self._device = device
         self._at = {looped: torch.tensor(each, device=device) for looped, each in self.numbers.items()}
         self._written = torch.tensor(self.columns, device=device)
@@ -153,6 +187,7 @@ class Together:
         self.ids: Tensor | None = None  # token ids [members, 1], where the model wants them kept
         self.unseen: Tensor | None = None  # [members, columns] bool, that tokens which left early hide at this loop
         self._mask: Tensor | None = None
+        self._weights: dict[tuple[bool, torch.dtype], Tensor] = {}
 
     # -- what the stages ask of a cache -------------------------------------------------------------------------------
 
@@ -174,35 +209,40 @@ class Together:
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """For layers that attend by themselves, with the mask of the pass: a copy, unless all members are one view."""
         kept = self.write(layer_idx, key_states, value_states)
-        looped, longest = layer_idx in self.places.looped, max(self.columns) + 1
+        looped = layer_idx in self.places.looped
         groups, shift = self.groups(looped), self._shift(looped)
         if len(groups) == 1:
             return groups[0].view(kept[0], shift), groups[0].view(kept[1], shift)
-        at = self._at[looped] + shift
-        return kept[0][at, :, :longest], kept[1][at, :, :longest]
+        at = self._at[looped]
+        return kept[0][at, :, : self.longest], kept[1][at, :, : self.longest]
 
     # -- writing and attending ----------------------------------------------------------------------------------------
 
     def ran(self) -> None:
         """All members have run one more loop."""
         self.shift += 1
+        self._at[True] = self._at[True] + self.places.rows
 
     def write(self, index: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        looped, longest = index in self.places.looped, max(self.columns) + 1
-        kept = self.places.reserve(index, keys, values, longest)
-        at, columns = self._at[looped] + self._shift(looped), self._written
+        kept = self.places.reserve(index, keys, values, self.longest)
+        at, columns = self._at[index in self.places.looped], self._written
         for storage, new in zip(kept, (keys, values), strict=True):  # new: [members, heads, 1, head_dim]
-            storage[at.to(storage.device), :, columns.to(storage.device)] = new[:, :, 0]
+            storage[at, :, columns] = new[:, :, 0]
         return kept
 
     def attend(self, module: Any, index: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """[members, 1, heads × head_dim]"""
         kept, looped = self.write(index, key, value), index in self.places.looped
         shift, made = self._shift(looped), []
+        plain = self.places.implementation == "sdpa" and module.num_key_value_groups == 1
         for group in self.groups(looped):
-            mask = self.mask_of(group, looped)
             keys, values = group.view(kept[0], shift), group.view(kept[1], shift)
-            made.append(attention(module, query[group.start : group.stop], keys, values, mask))
+            asked = query[group.start : group.stop]
+            if plain:  # there are many small calls: each without a detour, and with a mask that need not be made again
+                weights = self.weights_of(group, looped, query.dtype)
+                made.append(F.scaled_dot_product_attention(asked, keys, values, weights).flatten(1)[:, None])
+            else:
+                made.append(attention(module, asked, keys, values, self.mask_of(group, looped)))
         return made[0] if len(made) == 1 else torch.cat(made)
 
     def _shift(self, looped: bool) -> int:
@@ -222,6 +262,17 @@ class Together:
         mask = self.mask if looped else self._seen()
         return mask[group.start : group.stop, :, :, : group.columns]
 
+    def weights_of(self, group: Group, looped: bool, dtype: torch.dtype) -> Tensor | None:
+        """As `mask_of`, as what is added to the scores: 0, or −∞."""
+        if self.mask_of(group, looped) is None:
+            return None
+        if (looped, dtype) not in self._weights:
+            mask = self.mask if looped else self._seen()
+            self._weights[looped, dtype] = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(
+                ~mask, -torch.inf
+            )
+        return self._weights[looped, dtype][group.start : group.stop, :, :, : group.columns]
+
     @property
     def mask(self) -> Tensor:
         """bool [members, 1, 1, longest] of what each member sees at its loop."""
@@ -232,9 +283,10 @@ class Together:
     def hide(self, unseen: Tensor | None) -> None:
         """What is not seen at the loop that is run next."""
         self.unseen, self._mask = unseen, None
+        self._weights = {}
 
     def _seen(self) -> Tensor:
-        columns = torch.arange(max(self.columns) + 1, device=self._device)
+        columns = torch.arange(self.longest, device=self._device)
         return (columns <= self._written[:, None])[:, None, None]
 
 
@@ -271,11 +323,12 @@ class GatheredSlot:
 
 
 def _evenly_spaced(numbers: Sequence[int], columns: Sequence[int], even: bool) -> list[Group]:
-    """Rising numbers cut into evenly spaced ones; with `even`, of the same number of columns."""
+    """Numbers cut into evenly spaced rising ones; with `even`, of the same number of columns."""
     groups, start = [], 0
     while start < len(numbers):
         stop = start + 1
         stride = numbers[stop] - numbers[start] if stop < len(numbers) else 1
+        stride = stride if stride > 0 else 1  # of several tokens of one text, each is a view of its own
         while stop < len(numbers) and numbers[stop] - numbers[stop - 1] == stride:
             if even and columns[stop] != columns[start]:
                 break

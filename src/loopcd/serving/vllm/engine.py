@@ -129,6 +129,9 @@ class VLLMEngine:
             )
         return found
 
+    def ahead(self, method: Method) -> int:
+        return 1  # vLLM fills its places by itself
+
     def warm_up(self, prompts: Sequence[str]) -> None:
         self.workers.generate(self._encode(prompts), [self.params(2)] * len(prompts))
 

@@ -1,0 +1,49 @@
+"""One text that runs ahead of itself in a wave, token by token."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from loopcd.decoding.draft import DraftReport, SelfDraft
+from loopcd.decoding.flight import Row
+from loopcd.decoding.loop import Job, Step
+from loopcd.decoding.ticks import Ticks
+from loopcd.models.stages import checked_loops
+
+if TYPE_CHECKING:
+    from loopcd.decoding.methods import Method
+
+
+def waves(draft: SelfDraft, job: Job) -> bool:
+    """Whether the one text of this job runs ahead of itself in a wave, rather than in rounds."""
+    cache, model = job.cache, job.model
+    padded = job.attention_mask is not None and not bool(job.attention_mask.all())
+    if draft.wave is False or len(job.input_ids) > 1 or padded or job.chunk is not None or job.sampling.keeps:
+        return False
+    if cache is not None and (cache.length >= job.input_ids.shape[1] or cache.valid is not None or cache.reach or cache.behind):
+        return False
+    if len({weight.device for weight in model.parameters()}) > 1:
+        return False
+    num_loops = checked_loops(job.num_loops, model.num_loops)
+    if draft.wave is None and (num_loops == 1 or (draft.loops is not None and draft.length is not None)):
+        return False
+    plan = draft.plan(model, num_loops, waves=draft.wave)
+    return draft.wave is True or (plan is not None and plan.wave)
+
+
+def wave_steps(method: "Method", job: Job, reports: list[DraftReport]) -> Iterator[Step]:
+    """As `loop.steps`, for one text that runs ahead of itself."""
+    ticks, row = Ticks(job.model, 1, job.num_loops), Row(method, job)
+    ticks.add(row)
+    given = read = 0  # tokens, and the ticks that the prompt took
+    while ticks.busy:
+        ticks.step()
+        if row.error is not None:
+            raise row.error
+        assert row.wave is not None
+        if not reports:
+            reports.append(row.wave.report)
+        read = ticks.ticks if not row.tokens else read
+        row.wave.report.ticks = ticks.ticks - read
+        for at in range(given, len(row.tokens)):
+            yield row.step(at)
+        given = len(row.tokens)
