@@ -17,14 +17,14 @@ DRAFT = SelfDraft(2, 4, fallback=False)
 
 
 def waits(method: Any, rows: int) -> float:
-    """Of a step, or of a drafting round: those of a longer text less those of a shorter one."""
+    """Of a step, drafting rounds and plain steps between them counted alike: those of a longer text less those of a shorter one."""
     with devices():
         model, ids = placed(tiny_huginn().bfloat16(), "standin:0"), random_ids(rows, 5).to("standin:0")
         found = []
         for count in (3, 11):
             with counting() as counts:
                 made = run(model, ids, method, count=count)
-            steps = count if made.drafts is None else made.drafts.rounds
+            steps = count if made.drafts is None else made.drafts.rounds + made.drafts.plain
             found.append((sum(counts.waits.values()), steps))
     (few, short), (many, long) = found
     return (many - few) / (long - short)
