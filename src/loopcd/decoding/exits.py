@@ -119,11 +119,12 @@ class Leaving:
         return self._drop(leavers, state) if leavers else state
 
     def _look(self) -> list[Leaver]:
-        told = torch.stack([reached for _, reached in self.unseen]).tolist()  # [loops][rows]
+        flags = [reached for _, reached in self.unseen]
+        told = [flags[0].tolist()] if len(flags) == 1 else torch.stack(flags).tolist()  # [loops][rows]
         found: dict[int, list[int]] = {}
-        for row, flags in enumerate(zip(*told, strict=True)):
-            if True in flags:
-                found.setdefault(flags.index(True), []).append(row)
+        for row, each in enumerate(zip(*told, strict=True)):
+            if True in each:
+                found.setdefault(each.index(True), []).append(row)
         return [Leaver(found[at], self.unseen[at][0]) for at in sorted(found)]
 
     def _drop(self, leavers: Sequence[Leaver], state: LoopState) -> LoopState:

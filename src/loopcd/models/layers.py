@@ -25,7 +25,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.is_cpu and x.dtype != torch.float32:  # torch's norm is in float32 inside
+        if x.dtype != torch.float32 and x.is_cpu:  # torch's norm is in float32 inside
             return F.rms_norm(x, self.weight.shape, None, self.eps) * self.weight
         if x.is_cpu and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
             return self._few_small_steps(x)
