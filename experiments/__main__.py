@@ -9,8 +9,6 @@ import click
 from loopcd.analysis.elements import ELEMENTS
 from loopcd.cli.reproduce import reproduce
 
-ELEMENTS["auto"] = "experiments.auto:ELEMENT"
-
 
 @click.group(help=__doc__)
 def main() -> None:
@@ -52,6 +50,7 @@ def card(run: Path, model: Path) -> None:
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def auto(options: tuple[str, ...]) -> None:
     """An amateur chosen at every token, against the fixed loop; options are those of `loopcd reproduce`."""
+    ELEMENTS["auto"] = "experiments.auto:ELEMENT"
     reproduce.main(["auto", *options], prog_name="python -m experiments")
 
 

@@ -2,17 +2,21 @@
 
 from itertools import chain
 from math import log
+from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 import loopcd
 from analysis.labs import Counting
 from decoding.runs import tokens_of
 from experiments import auto
+from experiments.__main__ import main
 from experiments.auto import ChosenAmateur, Measured, Variant, contest, divergence, jensen_shannon, peak, variants
 from experiments.contests import Contests, at_loop
 from hand_traces import hand_trace
+from loopcd.analysis.elements import ELEMENTS
 from loopcd.analysis.laboratory import GREEDY, Laboratory
 from loopcd.decoding import rules
 from loopcd.decoding.auto import candidate_loops
@@ -172,3 +176,12 @@ def test_the_element(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
     result = auto.ELEMENT.compute(lab)
     assert [row[0] for row in result.table.rows] == ["none (greedy)", "fixed (the preset)", *auto.FIXED, *auto.CHOOSING]
     assert "fixed loop" in result.finding.sentence
+
+
+def test_the_command(folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "STRENGTHS", (0.1,))
+    monkeypatch.setitem(ELEMENTS, "auto", "")  # so that it is taken back
+    options = ["--limit", "2", "--max-new-tokens", "4", "--out", str(tmp_path)]
+    done = CliRunner().invoke(main, ["auto", "--model", str(folders["ouro"]), *options])
+    assert done.exit_code == 0, done.output
+    assert f"Made by `python -m experiments auto --model {folders['ouro']}" in (tmp_path / "auto.md").read_text()

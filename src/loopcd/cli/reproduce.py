@@ -60,6 +60,8 @@ def reproduce(element: str, out: Path | None, cache: Path | None, tuned: bool | 
     from loopcd.evaluation.session import Session
     from loopcd.tracing.writing import own_folder
 
+    context = click.get_current_context()
+    program = "loopcd reproduce" if context.parent else context.command_path  # experiments/ runs it by itself
     elements(element)  # a name that is not known is refused before anything is loaded
     session = Session(**options)
     session = replace(session, limit=limited(session))
@@ -70,7 +72,7 @@ def reproduce(element: str, out: Path | None, cache: Path | None, tuned: bool | 
     )
     with shown(f"{element}, {session.task}, {session.model}") as report:
         lab = Laboratory(session, engine, cache or own_folder(folder / "cache", folder), Tally(report), tuned)
-        made = run(element, lab, folder, lambda name: command_line(name, options, tuned))
+        made = run(element, lab, folder, lambda name: command_line(name, options, tuned, program))
     if as_json:
         click.echo(json.dumps({"report": str(made.report), "elements": summary(made.pages), "settings": lab.settings()}))
         return
@@ -79,9 +81,9 @@ def reproduce(element: str, out: Path | None, cache: Path | None, tuned: bool | 
     click.echo(f"Report: {made.report}")
 
 
-def command_line(element: str, options: dict[str, Any], tuned: bool | None) -> str:
+def command_line(element: str, options: dict[str, Any], tuned: bool | None, program: str = "loopcd reproduce") -> str:
     """What makes one element, as a user would type it; places on this machine are left open."""
-    words = ["loopcd", "reproduce", element]
+    words = [*program.split(), element]
     first = ("model", "task", "limit")
     for name, value in sorted(options.items(), key=lambda each: first.index(each[0]) if each[0] in first else len(first)):
         flag = f"--{name.replace('_', '-')}"
