@@ -44,6 +44,7 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         ("--version", 0, loopcd.__version__),
         ("generate hi --nonsense", 2, "No such option"),
         ("generate hi --model nowhere", 1, "there is no model 'nowhere'"),
+        ("generate hi --method greedy --strength 1", 2, "--strength is a setting of loopcd, noisecd, not of greedy"),
         ("eval --task nothing", 1, "there is no task 'nothing'"),
         ("eval --task humaneval", 1, "--allow-code-execution"),
         ("sweep --task mbpp", 1, "--allow-code-execution"),

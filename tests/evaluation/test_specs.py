@@ -4,6 +4,7 @@ import click
 import pytest
 
 import loopcd
+from loopcd.cli.methods import _OF as OWNERS
 from loopcd.cli.methods import METHODS as NAMES
 from loopcd.cli.methods import build_method, method_options
 from loopcd.decoding.registry import DRAFT, EXIT, METHODS, own_settings, settings
@@ -26,6 +27,8 @@ def test_the_command_line_has_a_flag_for_every_setting() -> None:
     flags = {each.name for each in click.command()(method_options(lambda **_: None)).params}
     of_programs = {"lazy", "temperature", "top_p"}  # `generate` has its own of the last two
     assert flags - {"method", "draft"} == {*EXIT, *DRAFT, *(s for name in METHODS for s in own_settings(name))} - of_programs
+    for name in METHODS:
+        assert {flag for flag, owners in OWNERS.items() if name in owners} == {*own_settings(name)} - of_programs
     assert settings("mti") == ("entropy_threshold", "guidance", "negative_prompt", "plausibility", *EXIT)
 
 

@@ -58,16 +58,32 @@ def method_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+_OF = {  # refused here, before torch is imported; a test compares this with the methods' own fields
+    "amateur_loop": ("loopcd",),
+    "strength": ("loopcd", "noisecd"),
+    "plausibility": ("loopcd", "noisecd", "mti"),
+    "coda": ("loopcd", "loopguidance"),
+    "where": ("loopcd",),
+    "early_loop": ("loopguidance",),
+    "weight": ("loopguidance",),
+    "adaptive": ("loopguidance",),
+    "noise": ("noisecd",),
+    "entropy_threshold": ("mti",),
+    "guidance": ("mti",),
+    "negative_prompt": ("mti",),
+    "candidates": ("selfeval",),
+}
+
+
 def build_method(name: str, given: dict[str, Any]) -> Any:
     """The method of that name with the settings that were given; a setting of another method is refused."""
-    from loopcd.decoding.registry import DRAFT, EXIT, build, own_settings
-
     given = {key: value for key, value in given.items() if value is not None}
-    if given.pop("draft", False):
-        given = {**dict.fromkeys(DRAFT), **given}
-    foreign = sorted(set(given) - {*own_settings(name), *EXIT, *DRAFT})
+    foreign = sorted(key for key in given if name not in _OF.get(key, METHODS))
     if foreign:
         flag = "--" + foreign[0].replace("_", "-")
-        owners = [method for method in METHODS if foreign[0] in own_settings(method)]
-        raise click.UsageError(f"{flag} is a setting of {', '.join(owners)}, not of {name}")
+        raise click.UsageError(f"{flag} is a setting of {', '.join(_OF[foreign[0]])}, not of {name}")
+    from loopcd.decoding.registry import DRAFT, build
+
+    if given.pop("draft", False):
+        given = {**dict.fromkeys(DRAFT), **given}
     return build(name, given)
