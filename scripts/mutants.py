@@ -25,7 +25,7 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
 PACKAGE = REPO / "src" / "loopcd"
-# What is changed, by room, and the tests that should notice, those of a file's own name first
+# What is changed, by room, and the tests that should notice
 ROOMS = {
     "decoding": ("decoding/*.py", ["tests/decoding", "tests/test_devices.py"]),
     "models": ("models/*.py", ["tests/models", "tests/decoding"]),
@@ -134,10 +134,20 @@ def chosen(only: str, count: int) -> list[tuple[Mutant, list[str]]]:
     return found
 
 
+def nearest_first(tests: list[str], stem: str, repo: Path) -> list[str]:
+    """The files of tests, those first that speak most of the changed file."""
+
+    def distance(path: Path) -> tuple[bool, float]:
+        words = re.findall(r"[a-z]+", path.read_text(encoding="utf-8").lower())
+        return path.stem != f"test_{stem}", -words.count(stem) / len(words)
+
+    found = [path for each in tests for path in sorted((repo / each).rglob("test_*.py")) or [repo / each]]
+    return [str(path.relative_to(repo)) for path in sorted(found, key=distance)]
+
+
 def tried(mutant: Mutant, tests: list[str], repo: Path) -> tuple[str, float]:
     """The test that notices the change, or what else became of it; and the CPU seconds."""
-    own = [f"{tests[0]}/test_{Path(mutant.file).stem}.py"]
-    paths = [path for path in own if (repo / path).is_file()] + tests
+    paths = nearest_first(tests, Path(mutant.file).stem, repo)
     with tempfile.TemporaryDirectory(prefix="loopcd-mutant-") as folder:
         package = Path(folder) / "loopcd"
         shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__", "assets"))
