@@ -21,7 +21,6 @@ from loopcd.models.names import built_in
 
 REPO = Path(__file__).parents[1]
 PAGES = [REPO / "README.md", REPO / "CONTRIBUTING.md", *sorted((REPO / "docs").glob("*.md"))]
-FLAGS = ("--help", "--json", "--prompts", "--chat", "--thinking", "--stream", "--draft")
 LONG = ("gsm8k", "gsm8k-lm-eval", "math500", "strategyqa", "humaneval", "mbpp")  # prompts beyond a tiny model's context
 
 
@@ -53,10 +52,7 @@ def commands(page: Path) -> Iterator[tuple[str, list[str]]]:
     text = re.sub(r"^```(?!bash).*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     lines = [line.strip() for line in re.sub(r"\\\n\s*", " ", text).splitlines() if re.match(r"    \S|\s*loopcd ", line)]
     given = {name: value for line in lines for name, value in re.findall(r'^(\w+)="(.*?)"', line)}
-    named = re.findall(r"`(loopcd [a-z-]+ [^`]*)`", text)
-    lines += [
-        each for each in named if not re.search(r"--[a-z-]+$", each) or each.endswith(FLAGS)
-    ]  # else only the option is meant
+    lines += re.findall(r"`(loopcd [a-z-]+ [^`]*)`", text)
     for line in lines:
         line = re.sub(r"\$'(.*?)'", r"'\1'", line.rpartition("| ")[2] if "| loopcd" in line else line)
         line = re.sub(r"\$(\w+)", lambda name: given.get(name[1], name[0]), line)
