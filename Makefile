@@ -93,7 +93,7 @@ $(TOOLS_READY): pyproject.toml constraints.txt
 demo: setup
 	@test -f src/loopcd/assets/tiny-huginn/config.json || \
 		{ echo "The demo runs built-in models, but src/loopcd/assets/tiny-huginn is not in this tree: fetch the whole repository" >&2; exit 1; }
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/loopcd demo
+	@$(BIN)/loopcd demo
 
 test: setup
 	@$(call pytest,.venv) $(PYTEST_ARGS)

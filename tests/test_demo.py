@@ -34,6 +34,14 @@ def test_drafts_are_compared_with_their_own_method() -> None:
     assert all(each.times_greedy > 0 for each in found)
 
 
+def test_commands_are_named_as_they_can_be_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", [".venv/bin/loopcd", "demo"])
+    monkeypatch.setattr(module, "which", lambda name: None)
+    assert module._program() == ".venv/bin/"
+    monkeypatch.setattr(module, "which", lambda name: "/usr/bin/loopcd")
+    assert module._program() == ""
+
+
 @pytest.mark.slow
 def test_the_whole_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOKED_AT", 16)

@@ -7,7 +7,7 @@ import random
 import resource
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from shutil import copytree
 
@@ -55,6 +55,16 @@ def test_a_run_leaves_manifest_samples_and_tables(tmp_path: Path) -> None:
     assert settings["task"]["max_new_tokens"] == 112
     assert settings["task"]["data"][0]["sha256"]
     assert settings["methods"]["loopcd"]["plausibility"] == 0.1
+
+
+def test_prompts_that_the_model_cannot_read_leave_no_folder(tmp_path: Path) -> None:
+    class Short(FakeEngine):
+        def lengths(self, prompts: Sequence[str]) -> list[int]:
+            raise ValueError("the longest prompt of this task has 600 tokens")
+
+    with pytest.raises(ValueError, match="600 tokens"):
+        fake_run(tmp_path / "run", engine=Short())
+    assert not (tmp_path / "run").exists()
 
 
 def test_batches_go_from_long_to_short() -> None:

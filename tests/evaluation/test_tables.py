@@ -11,7 +11,12 @@ from evaluation.fakes import fake_run
 from loopcd.evaluation.examples import pieces
 from loopcd.evaluation.progress import duration, time_left
 from loopcd.evaluation.runner import Progress
-from loopcd.evaluation.tables import side_by_side, terminal
+from loopcd.evaluation.tables import p_value, side_by_side, terminal
+
+
+def test_a_small_p_is_not_zero() -> None:
+    assert [p_value(value) for value in (None, 1.0, 0.0312, 0.001)] == ["–", "1.000", "0.031", "0.001"]
+    assert p_value(0.0009) == p_value(0.0) == "< 0.001"
 
 
 def test_the_json_form_is_the_one_of_the_design(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from shutil import which
 from time import process_time
 from typing import Any
 
@@ -72,8 +73,15 @@ def demo(problems: int, texts: int, out: Path, as_json: bool) -> None:
         click.echo(json.dumps({**told, "page": str(page)}))
         return
     say(f"\nWhat every loop said about every token: open {page} in a browser. Next:")
+    program = _program()
     for command, what in NEXT:
-        say(f"    {command:<56}{what}")
+        say(f"    {program + command:<{56 + len(program)}}{what}")
+
+
+def _program() -> str:
+    """How the command line is called here, up to its name: nothing where a shell finds it."""
+    called = Path(sys.argv[0])
+    return f"{called.parent}/" if called.name == "loopcd" and which("loopcd") is None else ""
 
 
 # Right answers
