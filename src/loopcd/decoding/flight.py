@@ -104,6 +104,7 @@ class Unit:
     span: Span  # its column in the text's own cache
     token: int
     loop: int = 0  # loops that it has run
+    looks: int = 0  # at what it says, beside the one that named the next
     trail: list[tuple[Tensor, int]] = field(default_factory=list)  # the states after each loop, and which of them is its own
 
     @property

@@ -111,16 +111,21 @@ class Ticks:
         return [unit for row in rows if (unit := row.tip()) is not None]
 
     def _gate(self) -> list[Row]:
-        tips = self._tips()
-        given, named = self._choose(tips)
+        rows = {} if self.flying is None else {unit.row: unit.row.wave for unit in self.flying.units}
+        again = [unit for wave in rows.values() if wave is not None for unit in wave.again()]
+        looked = again + self._tips()
+        given, named = self._choose(looked)
         ended = [row for row, over in given.items() if over]
         going = {row: row.tokens[-1] for row, over in given.items() if not over and not row.follows}
-        self._let_fall([*ended, *going])
+        self._let_fall([unit for row in (*ended, *going) if row.wave is not None for unit in row.wave.units])
         for row in ended:
             self._make_free(row)
         self._admit()
-        for unit, token in zip(tips, named, strict=True):
-            if unit.row.wave is not None and unit in unit.row.wave.units:  # not if it was dropped
+        for unit, token in zip(looked, named, strict=True):  # of each text, the first tokens first
+            assert unit.row.wave is not None
+            behind = unit.row.wave.named(unit, token)
+            if behind is not None:
+                self._let_fall(behind)
                 going[unit.row] = token
         self._begin(going)
         return ended
@@ -130,15 +135,15 @@ class Ticks:
             self.places.clear(row.place)
         heapq.heappush(self.free, row.place)
 
-    def _let_fall(self, rows: Sequence[Row]) -> None:
-        """What these texts have in flight was begun in vain."""
-        vain = {row for row in rows if row.wave is not None and row.wave.units}
-        for row in vain:
-            assert row.wave is not None
-            row.cache.crop(-len(row.wave.units))
-            row.wave.units.clear()
+    def _let_fall(self, vain: Sequence[Unit]) -> None:
+        """These tokens, the last ones of their texts, were begun in vain."""
+        for unit in vain:
+            assert unit.row.wave is not None
+            unit.row.wave.units.remove(unit)
+            unit.row.cache.crop(-1)
         if vain and self.flying is not None:
-            self.flying = self._bound(self.flying.without(vain))
+            kept = [at for at, unit in enumerate(self.flying.units) if unit not in set(vain)]
+            self.flying = self._bound(self.flying.keep(kept))
 
     def _admit(self) -> None:
         """Waiting texts take the places that are free, and their prompts begin."""
