@@ -35,8 +35,9 @@ def wave_tables(wave: Mapping[str, Any]) -> Iterator[Grid]:
     for kind in ("settling", "refusing"):
         for draft, told in wave[kind].items():
             ticks = [f"{told[name]:.1f}" if name in told else "" for name in ("ticks_a_token", "ticks_expected")]
-            ticks = ticks if kind == "settling" else ["", ""]  # nothing is in flight there most of the time
             same = f"{told['identical_texts']} of {told['texts']}"
+            if kind == "refusing":  # nothing is in flight most of the time, and such loops blow rounding errors up
+                ticks, same = ["", ""], ""
             ratios = [spread(told["over greedy"]), spread(told.get("over rounds"))]
             rows.append([f"{kind}, {draft}", *ratios, percent(told["acceptance"]), *ticks, str(told["near_ties"]), same])
     yield Grid("Waves", columns, rows)

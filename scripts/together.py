@@ -73,8 +73,9 @@ def loaded(name: str) -> LoopedModel:
     if name != "nanbeige":
         return loopcd.load(name)[0]
     torch.manual_seed(0)
-    fields = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "num_hidden_layers": 2}
-    made = NanbeigeForCausalLM(NanbeigeConfig(**fields, intermediate_size=96, num_loops=4, vocab_size=256)).eval()
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    fields: dict[str, Any] = {"hidden_size": 64, **heads, "num_hidden_layers": 2, "intermediate_size": 96}
+    made = NanbeigeForCausalLM(NanbeigeConfig(**fields, num_loops=4, vocab_size=256)).eval()
     with torch.no_grad():
         made.lm_head.weight.normal_(0, 0.5)
     return made

@@ -163,7 +163,7 @@ def test_methods_that_read_text_and_stop_strings(own_model: LoopedModel, method:
 def test_numbers_gone_wrong_do_not_reach_the_next_text_at_that_place(cancelled: bool) -> None:
     model = MAKERS["huginn"]()
     with torch.no_grad():
-        model.get_input_embeddings().weight[7] = torch.nan
+        model.get_input_embeddings().weight[7] = torch.nan  # pyright: ignore[reportIndexIssue]
     requests = [
         (Request(model, None, loopcd.Greedy(), length, (), 0.0, 1.0, 0, None, None), prompt)
         for prompt, length in (([7] * 20, 4), ([5, 6, 8] * 5, 30), ([9, 10], 6), ([11], 5))

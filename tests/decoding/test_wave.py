@@ -7,6 +7,7 @@ import torch
 
 import loopcd
 from decoding.runs import run
+from loopcd.decoding import wave
 from loopcd.decoding.draft import ENOUGH, Plan
 from loopcd.decoding.passes import PassCosts
 from loopcd.decoding.wave import WavePace
@@ -74,6 +75,17 @@ def test_some_are_accepted_and_some_refused(deep: LoopedModel, loops: int) -> No
     # every token takes all loops, or as many as the draft's where it was begun before it was known
     refused = report.proposed - report.accepted
     assert report.ticks <= 23 * loops + (1 + refused) * 12 + loops
+
+
+def test_looks_on_the_way_replace_what_is_wrong_before_the_last_loop(
+    deep: LoopedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = loopcd.Greedy(draft=loopcd.SelfDraft(1, wave=True, fallback=False))
+    looking = run(deep, ids_of(), method, count=24)
+    monkeypatch.setattr(wave, "AGAIN", ())
+    blind = run(deep, ids_of(), method, count=24)
+    assert looking.sequences.tolist() == blind.sequences.tolist()
+    assert looking.drafts.ticks < blind.drafts.ticks and looking.drafts.proposed > looking.drafts.emitted
 
 
 def test_a_wave_of_right_drafts_takes_a_tick_for_each_loop_of_a_draft() -> None:

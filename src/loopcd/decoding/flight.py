@@ -1,6 +1,6 @@
 """What is on its way in the engine of ticks: texts, the tokens of theirs that are in the loops, and prompts that are read."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,10 @@ from loopcd.models.stages import LoopState, Pass, rows_of
 
 if TYPE_CHECKING:
     from loopcd.decoding.methods import Method
+
+
+ALIKE = 0.75  # of the longest prompt's length: what is shorter is not padded to it
+AT_ONCE = 4096  # tokens of prompts that are read in one pass
 
 
 class Row:
@@ -100,6 +104,7 @@ class Unit:
     span: Span  # its column in the text's own cache
     token: int
     loop: int = 0  # loops that it has run
+    looks: int = 0  # at what it says, beside the one that named the next
     trail: list[tuple[Tensor, int]] = field(default_factory=list)  # the states after each loop, and which of them is its own
 
     @property
@@ -109,11 +114,70 @@ class Unit:
 
 @dataclass(eq=False)
 class Prompt:
-    """A prompt on its way through the loops."""
+    """Prompts on their way through the loops, in one pass: the longest has no padding behind it."""
 
-    row: Row
-    state: LoopState
+    rows: list[Row]
+    state: LoopState  # [rows, time, width]
     judge: Judge | None
+
+    def keep(self, at: Sequence[int]) -> "Prompt | None":
+        """Only these of them; the judge is theirs from now on."""
+        if not at:
+            return None
+        if len(at) == len(self.rows):
+            return self
+        index = torch.tensor(at, device=self.state.hidden.device)
+        if self.judge is not None:
+            self.judge.keep(index)
+        return Prompt([self.rows[each] for each in at], self.state.keep(index), self.judge)
+
+    def without(self, row: Row) -> "Prompt | None":
+        return self.keep([at for at, each in enumerate(self.rows) if each is not row])
+
+    @property
+    def alone(self) -> bool:
+        """Whether this was one prompt from the beginning."""
+        return self.state.tokens.cache is self.rows[0].cache
+
+    def own(self, at: int) -> LoopState:
+        """The state of one of them as it is alone."""
+        if self.alone:
+            return self.state
+        row, tokens = self.rows[at], self.state.tokens
+        assert row.cache.span is not None
+        time, index = row.cache.span.time, torch.tensor([at], device=self.state.hidden.device)
+        alone = Pass(row.cache.span, row.cache, None, _first(rows_of(tokens.rotary, index), time))
+        return LoopState(self.state.hidden[at : at + 1, :time], self.state.loop, alone)
+
+    def last(self, read: Tensor) -> Tensor:
+        """[rows, width], of readouts [rows, time, width] those of each one's last token."""
+        if self.alone:
+            return read[:, -1]
+        ends = [0 if row.cache.span is None else row.cache.span.time - 1 for row in self.rows]
+        return read[torch.arange(len(ends), device=read.device), torch.tensor(ends, device=read.device)]
+
+
+def _first(values: Any, time: int) -> Any:
+    """The first tokens of a tensor [rows, time, ...], or of a tuple of such."""
+    return tuple(_first(each, time) for each in values) if isinstance(values, tuple) else values[:, :time]
+
+
+def read_together(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    """New texts by prompts that can be read in one pass: of like length, beginning alike, leaving by the same rule."""
+    alike: dict[Any, list[Row]] = {}
+    for row in rows:
+        ids, model = row.job.input_ids, row.job.model
+        special = row.cache.length > 0 or row.job.token_type_ids is not None or bool(model.prompt_options(ids))
+        alike.setdefault(row if special else (row.engine.exit, row.job.init_seed), []).append(row)
+    for some in alike.values():
+        group: list[Row] = []
+        for row in sorted(some, key=lambda row: -row.job.input_ids.shape[1]):
+            time, longest = row.job.input_ids.shape[1], 0 if not group else group[0].job.input_ids.shape[1]
+            if group and (time < ALIKE * longest or longest * (len(group) + 1) > AT_ONCE):
+                yield group
+                group = []
+            group.append(row)
+        yield group
 
 
 @dataclass(eq=False)

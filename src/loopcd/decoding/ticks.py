@@ -27,12 +27,13 @@ from torch import Tensor
 
 from loopcd.decoding.engine import Reading
 from loopcd.decoding.exits import Judge
-from loopcd.decoding.flight import Flying, Prompt, Row, Unit, joined_flights, score_together, show_trail
+from loopcd.decoding.flight import Flying, Prompt, Row, Unit, joined_flights, read_together, score_together, show_trail
 from loopcd.decoding.loop import choose
 from loopcd.decoding.rounds import near_choices
 from loopcd.decoding.rules import relative_change
 from loopcd.decoding.scoring import ContrastScorer, PlainScorer, Scorer
 from loopcd.models.places import Places, Together
+from loopcd.models.prompts import Prompts
 from loopcd.models.slots import Span
 from loopcd.models.stages import LoopedModel, LoopState, checked_loops, wide
 
@@ -62,15 +63,14 @@ class Ticks:
         if row in self.waiting:
             self.waiting.remove(row)
             return
-        self.prompts = [each for each in self.prompts if each.row is not row]
-        self.read = [each for each in self.read if each.row is not row]
+        self.prompts, self.read = ([part for each in some if (part := each.without(row))] for some in (self.prompts, self.read))
         self.arrived = [part for each in self.arrived if (part := each.without({row})) is not None]
         self.flying = None if self.flying is None else self._bound(self.flying.without({row}))
         row.sound = False  # nobody looked at its numbers
         self._make_free(row)
 
     def __contains__(self, row: Row) -> bool:
-        inside = [each.row for each in (*self.prompts, *self.read)]
+        inside = [row for each in (*self.prompts, *self.read) for row in each.rows]
         flights = [*self.arrived, *([] if self.flying is None else [self.flying])]
         return row in self.waiting or row in inside or any(unit.row is row for each in flights for unit in each.units)
 
@@ -94,9 +94,9 @@ class Ticks:
 
     def _opens(self) -> bool:
         waiting = {unit.row for each in self.arrived for unit in each.units} | {unit.row for unit in self._tips()}
-        before = len(waiting) + len(self.read) + min(len(self.free), len(self.waiting))
+        before = len(waiting) + sum(len(each.rows) for each in self.read) + min(len(self.free), len(self.waiting))
         inside = set() if self.flying is None else {unit.row for unit in self.flying.units} - waiting
-        flying = len(inside) + len(self.prompts)
+        flying = len(inside) + sum(len(each.rows) for each in self.prompts)
         self._held += before
         if flying and self._held < self._patience * (before + flying):
             return False
@@ -111,17 +111,21 @@ class Ticks:
         return [unit for row in rows if (unit := row.tip()) is not None]
 
     def _gate(self) -> list[Row]:
-        tips = self._tips()
-        given, named = self._choose(tips)
+        rows = {} if self.flying is None else {unit.row: unit.row.wave for unit in self.flying.units}
+        again = [unit for wave in rows.values() if wave is not None for unit in wave.again()]
+        looked = again + self._tips()
+        given, named = self._choose(looked)
         ended = [row for row, over in given.items() if over]
         going = {row: row.tokens[-1] for row, over in given.items() if not over and not row.follows}
-        self._let_fall([*ended, *going])
+        self._let_fall([unit for row in (*ended, *going) if row.wave is not None for unit in row.wave.units])
         for row in ended:
             self._make_free(row)
-        while self.free and self.waiting:
-            self._admit(self.waiting.popleft(), heapq.heappop(self.free))
-        for unit, token in zip(tips, named, strict=True):
-            if unit.row.wave is not None and unit in unit.row.wave.units:  # not if it was dropped
+        self._admit()
+        for unit, token in zip(looked, named, strict=True):  # of each text, the first tokens first
+            assert unit.row.wave is not None
+            behind = unit.row.wave.named(unit, token)
+            if behind is not None:
+                self._let_fall(behind)
                 going[unit.row] = token
         self._begin(going)
         return ended
@@ -131,21 +135,45 @@ class Ticks:
             self.places.clear(row.place)
         heapq.heappush(self.free, row.place)
 
-    def _let_fall(self, rows: Sequence[Row]) -> None:
-        """What these texts have in flight was begun in vain."""
-        vain = {row for row in rows if row.wave is not None and row.wave.units}
-        for row in vain:
-            assert row.wave is not None
-            row.cache.crop(-len(row.wave.units))
-            row.wave.units.clear()
+    def _let_fall(self, vain: Sequence[Unit]) -> None:
+        """These tokens, the last ones of their texts, were begun in vain."""
+        for unit in vain:
+            assert unit.row.wave is not None
+            unit.row.wave.units.remove(unit)
+            unit.row.cache.crop(-1)
         if vain and self.flying is not None:
-            self.flying = self._bound(self.flying.without(vain))
+            kept = [at for at, unit in enumerate(self.flying.units) if unit not in set(vain)]
+            self.flying = self._bound(self.flying.keep(kept))
 
-    def _admit(self, row: Row, place: int) -> None:
-        row.take_place(self.places, place)
-        state = row.engine.begin(row.job.input_ids[:, row.cache.length :])
-        rule = row.engine.exit
-        self.prompts.append(Prompt(row, state, None if rule is None else Judge(rule, self.model, None)))
+    def _admit(self) -> None:
+        """Waiting texts take the places that are free, and their prompts begin."""
+        rows: list[Row] = []
+        while self.free and self.waiting:
+            rows.append(self.waiting.popleft())
+            rows[-1].take_place(self.places, heapq.heappop(self.free))
+        for some in read_together(rows):
+            rule, state, counted = some[0].engine.exit, *self._begin_prompts(some)
+            self.prompts.append(Prompt(some, state, None if rule is None else Judge(rule, self.model, counted)))
+
+    def _begin_prompts(self, rows: Sequence[Row]) -> tuple[LoopState, Tensor | None]:
+        """The state of these prompts before any loop, and which of its tokens [rows, time] are theirs (None: all)."""
+        if len(rows) == 1:
+            row = rows[0]
+            return row.engine.begin(row.job.input_ids[:, row.cache.length :]), None
+        device, lengths = self.model.device, [row.job.input_ids.shape[1] for row in rows]
+        ids = torch.zeros(len(rows), max(lengths), dtype=torch.long, device=device)
+        for at, row in enumerate(rows):
+            ids[at, : lengths[at]] = row.job.input_ids[0]
+        cache, seed = Prompts(self.places, [row.place for row in rows], device), rows[0].job.init_seed
+        told = {} if seed is None else {"init_seed": seed}
+        state = self.model.begin(ids, cache, **told)  # pyright: ignore[reportArgumentType]
+        for at, row in enumerate(rows):
+            span = row.cache.open(1, lengths[at], device=device)
+            if cache.ids is not None:
+                row.cache.remember(span, ids[at : at + 1, : lengths[at]])
+        if min(lengths) == max(lengths):
+            return state, None
+        return state, torch.arange(max(lengths), device=device) < torch.tensor(lengths, device=device)[:, None]
 
     def _begin(self, tokens: Mapping[Row, int]) -> None:
         """A token of each of these texts begins its loops."""
@@ -194,8 +222,8 @@ class Ticks:
             hidden.append(self.model.readout(out.state, last=True)[:, -1])
             came += [(unit.row, unit.loop, (unit, out.state.tokens.rotary, at)) for at, unit in enumerate(out.units[:done])]
         for prompt in self.read:
-            hidden.append(self.model.readout(prompt.state, last=True)[:, -1])
-            came.append((prompt.row, prompt.state.loop, None))
+            hidden.append(prompt.last(self.model.readout(prompt.state, last=prompt.alone)))
+            came += [(row, prompt.state.loop, None) for row in prompt.rows]
         self.arrived, self.read = [], []
         if not hidden:
             return {}, []
@@ -309,16 +337,29 @@ class Ticks:
             self._advance_units(self.flying)
 
     def _advance_prompt(self, prompt: Prompt) -> None:
-        row, before = prompt.row, prompt.state
+        before = prompt.state
         prompt.state = after = self.model.advance(before)
-        row.watch(after)
+        for at, row in enumerate(prompt.rows):
+            if row.watches:
+                row.watch(prompt.own(at))
+        leaving = None if prompt.judge is None or after.loop == self.num_loops else prompt.judge.leaving(before, after)
         if after.loop == self.num_loops:
             self.read.append(prompt)
-        elif prompt.judge is not None and prompt.judge.leaving(before, after) is not None:
-            row.cache.leave(after.tokens.span, after.loop, after.hidden.device)
-            self.read.append(prompt)
-        else:
+        elif leaving is None:
             self.prompts.append(prompt)
+        else:
+            self._part(prompt, leaving.tolist())
+
+    def _part(self, prompt: Prompt, leaving: Sequence[bool]) -> None:
+        """Some prompts of a pass leave the loop, the others go on."""
+        gone = [at for at, leaves in enumerate(leaving) if leaves]
+        for row in [prompt.rows[at] for at in gone]:
+            assert row.cache.span is not None
+            row.cache.leave(row.cache.span, prompt.state.loop, prompt.state.hidden.device)
+        out = replace(prompt, judge=None).keep(gone)
+        rest = prompt.keep([at for at, leaves in enumerate(leaving) if not leaves])
+        self.read += [] if out is None else [out]
+        self.prompts += [] if rest is None else [rest]
 
     def _advance_units(self, flying: Flying) -> None:
         before, units = self._entered(flying), flying.units

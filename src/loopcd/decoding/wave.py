@@ -3,10 +3,12 @@
 As soon as a token has run the first loops, its early readout names the next one, which begins at once behind it. A token that
 reaches the last loop is judged by the method's own rule: if it chooses what was begun behind it the wave goes on, if not
 everything behind is dropped. A later token never overtakes an earlier one, so at every loop it sees all of the text before
-it, and what survives is what plain decoding computes.
+it, and what survives is what plain decoding computes. On its way a token is looked at again, twice: what it says then is nearer
+to the last word, and where it is another token than the one behind it, that is replaced at once.
 
 With L loops of which a draft, and drafts that are right with probability p, a wave gives R = 1 / (1 − p) tokens until one is
-refused: the first after L ticks, each of the others a ticks later.
+refused: the first after L ticks, each of the others a ticks later. Looks on the way make that better where a refusal shows
+before the last loop.
 """
 
 from collections.abc import Callable
@@ -21,6 +23,7 @@ from loopcd.models.stages import LoopedModel, LoopState
 if TYPE_CHECKING:
     from loopcd.decoding.flight import Unit
 
+AGAIN = (2, 4)  # times the loops of a draft, after which a token is looked at again
 SHARE = 0.15  # of what is believed about drafts that the last one makes up
 TRIED = 0.9  # what is believed after trials that were accepted
 STEPS = 20  # in which chances are told apart
@@ -131,6 +134,25 @@ class Wave:
         width = self.pace.width() if self.draft.fallback else self.report.length
         looping = sum(unit.loop < self.num_loops for unit in self.units)  # the first may stand before the gate
         return self.units[-1] if looping < width and len(self.units) < room else None
+
+    def again(self) -> list["Unit"]:
+        """The tokens in flight that are to be looked at again, with others behind them."""
+        limits = [times * self.report.loops for times in AGAIN]
+        left = [unit for unit in self.units[:-1] if unit.looks < len(AGAIN)]
+        return [unit for unit in left if limits[unit.looks] <= unit.loop < self.num_loops]
+
+    def named(self, unit: "Unit", token: int) -> "list[Unit] | None":
+        """What a token that was looked at says the next one is; None if that is on its way, else the units that are not, behind
+        which it is to be begun."""
+        if unit not in self.units:  # it was dropped
+            return None
+        behind = self.units[self.units.index(unit) + 1 :]
+        if behind:
+            unit.looks += 1
+            if behind[0].token == token:
+                return None
+            self.report.proposed += 1
+        return behind
 
     def judge(self, token: int, over: bool) -> bool:
         """What was before all in flight has come out, and `token` follows it; whether that is what was begun behind it."""

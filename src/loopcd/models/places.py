@@ -57,6 +57,12 @@ class Places:
         at = at.to(keys.device) + offset
         return keys[at, :, :stop], values[at, :, :stop]
 
+    def keep(self, index: int, at: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Write a slot's keys and values [rows, heads, time, head_dim] at these places, from the first column on."""
+        offset, time = self._part.get(index, (index, 0))[1], keys.shape[2]
+        for kept, new in zip(self.reserve(index, keys, values, time), (keys, values), strict=True):
+            kept[at + offset, :, :time] = new
+
     def reserve(self, index: int, keys: Tensor, values: Tensor, columns: int) -> tuple[Tensor, Tensor]:
         """The storage that a slot is part of, with room for so many columns."""
         base = self._part.get(index, (index, 0))[0]

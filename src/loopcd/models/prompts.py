@@ -1,0 +1,54 @@
+"""Several prompts that are read in one pass, each into its own place.
+
+They begin at column 0 and are padded on the right: no token sees what is behind it, so padding needs no mask, and what it
+leaves behind a prompt is written over before anybody looks there.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from loopcd.models.places import Places
+from loopcd.models.slots import Span
+
+
+class Prompts:
+    """What such a pass has for a cache: all that its tokens see is in the pass itself, and is kept at the places."""
+
+    reach = valid = lengths = depths = None
+    length = 0
+
+    def __init__(self, places: Places, at: Sequence[int], device: Any) -> None:
+        self.places, self.at = places, torch.tensor(at, device=device)
+        self.span: Span | None = None  # of the tokens that are still in the loops
+        self.ids: Tensor | None = None  # [prompts, time], where the model wants them kept
+
+    def open(self, batch: int, time: int, padding: Tensor | None = None, device: Any = None) -> Span:
+        self.span = Span(batch, 0, time)
+        return self.span
+
+    def seen_at(self, loop: int) -> None:
+        return None
+
+    def remember(self, span: Span, input_ids: Tensor) -> None:
+        self.ids = input_ids
+
+    def slot(self, index: int) -> "PromptSlot":
+        return PromptSlot(self, index)
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        return self.slot(layer_idx).update(key_states, value_states)
+
+
+class PromptSlot:
+    def __init__(self, prompts: Prompts, index: int) -> None:
+        self.prompts, self.index = prompts, index
+
+    def update(self, key_states: Tensor, value_states: Tensor, span: Span | None = None) -> tuple[Tensor, Tensor]:
+        """Write [rows, heads, time, head_dim] from the first column on; they are also all that is seen."""
+        prompts, span = self.prompts, span or self.prompts.span
+        at = prompts.at if span is None or span.rows is None else prompts.at[span.rows]
+        prompts.places.keep(self.index, at, key_states, value_states)
+        return key_states, value_states
