@@ -17,7 +17,7 @@ DRAFT = SelfDraft(2, 4, fallback=False)
 
 
 def waits(method: Any, rows: int) -> float:
-    """Of a step, drafting rounds and plain steps between them counted alike: those of a longer text less those of a shorter one."""
+    """Of a step, plain ones between drafting rounds counted too: those of a longer text less those of a shorter one."""
     with devices():
         model, ids = placed(tiny_huginn().bfloat16(), "standin:0"), random_ids(rows, 5).to("standin:0")
         found = []
