@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 import loopcd
 from loopcd.cli import main
+from loopcd.decoding.chat import said
 from loopcd.evaluation.engine import LocalEngine
 from loopcd.lens.server import Viewer
 from loopcd.tracing import Written, trace_texts
@@ -32,7 +33,7 @@ def test_what_a_user_says_goes_through_the_template(asked: dict[str, Any]) -> No
     engine = LocalEngine(tiny_huginn(), chatty(), "tiny")
     viewer = Viewer(engine, chat="prompt" in asked)
     events = list(viewer.generate({**ASKED, **asked}, lambda: None))
-    wanted = loopcd.generate(engine.model, engine.tokenizer, [{"role": "user", "content": "hi"}], max_new_tokens=4)
+    wanted = loopcd.generate(engine.model, engine.tokenizer, said("hi"), loopcd.Greedy(), max_new_tokens=4)
     ends = [event["trace"] for event in events if event["event"] == "end"]
     assert ends[0]["text"] == wanted.text and ends[0]["prompt"].endswith("user:hi|A:")
     with pytest.raises(ValueError, match="messages: a list of objects"):
