@@ -337,6 +337,14 @@ def test_models_that_are_none() -> None:
     failed("num_loops=0", "models", "--num-loops", 0)
 
 
+@pytest.mark.parametrize(("options", "compiled"), [([], True), (["--minutes", 0.3], False), (["--minutes", 20], True)])
+def test_a_short_run_is_not_spent_on_compiling(monkeypatch: pytest.MonkeyPatch, options: list[Any], compiled: bool) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("loopcd.training.train", lambda *_, **given: asked.update(given))
+    assert call("train", "tiny-ouro", "--out", "nowhere", *options).exit_code == 0
+    assert asked["compiled"] is compiled
+
+
 # In a process of its own
 
 

@@ -6,6 +6,8 @@ import click
 
 from loopcd.cli.group import main
 
+WORTH_COMPILING = 5.0  # minutes; compiling takes about one, which a shorter run would spend on little else
+
 
 @main.command()
 @click.argument("recipe")
@@ -16,7 +18,7 @@ from loopcd.cli.group import main
 @click.option("--resume", is_flag=True, help="Go on where the run in the folder was interrupted.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--threads", type=int, help="Threads for torch.")
-@click.option("--no-compile", is_flag=True, help="Do not compile the layers (slower, starts at once).")
+@click.option("--no-compile", is_flag=True, help="Do not compile the layers (slower, starts at once); so below 5 minutes.")
 def train(
     recipe: str,
     out: Path,
@@ -36,6 +38,6 @@ def train(
         resume=resume,
         seed=seed,
         threads=threads,
-        compiled=not no_compile,
+        compiled=not no_compile and (minutes is None or not minutes < WORTH_COMPILING),
     )
     click.echo(f"made {made}", err=True)
