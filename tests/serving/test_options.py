@@ -127,3 +127,12 @@ def test_bad_usage_is_told_in_one_sentence(arguments: list[str], status: int, sa
     made = CliRunner().invoke(main, [folder if each == "FOLDER" else each for each in arguments])
     assert made.exit_code == status, made.output
     assert said in made.output
+
+
+def test_no_code_of_a_folder_is_run(folder: str, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    config = Path(folder) / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "auto_map": {"AutoConfig": "theirs.TheirConfig"}}))
+    (Path(folder) / "theirs.py").write_text(f"open({str(ran)!r}, 'w').close()\nclass TheirConfig: pass\n")
+    assert EngineOptions(folder).resolve().config.model_type == "huginn_raven"
+    assert not ran.exists()
