@@ -193,7 +193,7 @@ class Together:
         self.ids: Tensor | None = None  # token ids [members, 1], where the model wants them kept
         self.unseen: Tensor | None = None  # [members, columns] bool, that tokens which left early hide at this loop
         self._mask: Tensor | None = None
-        self._weights: dict[tuple[bool, torch.dtype], Tensor] = {}
+        self._weights: dict[tuple[bool, torch.dtype], list[Tensor | None]] = {}
 
     # -- what the stages ask of a cache -------------------------------------------------------------------------------
 
@@ -240,14 +240,14 @@ class Together:
         """[members, 1, heads × head_dim]"""
         kept, looped = self.write(index, key, value), index in self.places.looped
         shift, made = self._shift(looped), []
-        plain = self.places.implementation == "sdpa" and module.num_key_value_groups == 1
-        for group in self.groups(looped):
-            keys, values = group.view(kept[0], shift), group.view(kept[1], shift)
-            asked = query[group.start : group.stop]
-            if plain:  # there are many small calls: each without a detour, and with a mask that need not be made again
-                weights = self.weights_of(group, looped, query.dtype)
+        if self.places.implementation == "sdpa" and module.num_key_value_groups == 1:
+            # there are many small calls: each without a detour, and with a mask that need not be made again
+            for group, weights in zip(self.groups(looped), self.weights(looped, query.dtype), strict=True):
+                asked, keys, values = query[group.start : group.stop], group.view(kept[0], shift), group.view(kept[1], shift)
                 made.append(F.scaled_dot_product_attention(asked, keys, values, weights).flatten(1)[:, None])
-            else:
+        else:
+            for group in self.groups(looped):
+                asked, keys, values = query[group.start : group.stop], group.view(kept[0], shift), group.view(kept[1], shift)
                 made.append(attention(module, asked, keys, values, self.mask_of(group, looped)))
         return made[0] if len(made) == 1 else torch.cat(made)
 
@@ -262,22 +262,29 @@ class Together:
 
     def mask_of(self, group: Group, looped: bool) -> Tensor | None:
         """bool [members, 1, 1, columns] of what the group's members see; None: all columns of the group."""
-        own = self.columns[group.start : group.stop]
-        if min(own) + 1 == group.columns and (self.unseen is None or not looped):
+        if self._sees_all(group, looped):
             return None
         mask = self.mask if looped else self._seen()
         return mask[group.start : group.stop, :, :, : group.columns]
 
-    def weights_of(self, group: Group, looped: bool, dtype: torch.dtype) -> Tensor | None:
-        """As `mask_of`, as what is added to the scores: 0, or −∞."""
-        if self.mask_of(group, looped) is None:
-            return None
+    def _sees_all(self, group: Group, looped: bool) -> bool:
+        alike = min(self.columns[group.start : group.stop]) + 1 == group.columns
+        return alike and (self.unseen is None or not looped)
+
+    def weights(self, looped: bool, dtype: torch.dtype) -> list[Tensor | None]:
+        """As `mask_of`, of each group, as what is added to the scores: 0, or −∞."""
         if (looped, dtype) not in self._weights:
-            mask = self.mask if looped else self._seen()
-            self._weights[looped, dtype] = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(
-                ~mask, -torch.inf
-            )
-        return self._weights[looped, dtype][group.start : group.stop, :, :, : group.columns]
+            groups, table = self.groups(looped), None
+            if not all(self._sees_all(group, looped) for group in groups):
+                mask = self.mask if looped else self._seen()
+                table = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
+            self._weights[looped, dtype] = [
+                None
+                if table is None or self._sees_all(group, looped)
+                else table[group.start : group.stop, :, :, : group.columns]
+                for group in groups
+            ]
+        return self._weights[looped, dtype]
 
     @property
     def mask(self) -> Tensor:
