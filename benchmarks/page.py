@@ -85,8 +85,9 @@ a token takes
 
     (R·a + L) / R = a + L·(1 − p)
 
-ticks instead of L. Random weights whose latent settles over the loops ("settling"), and such that never do ("refusing"), where
-drafts are tried one at a time and left alone for longer and longer. By CPU time, one text. Made by
+ticks instead of L; fewer where a second look, at 2a and 4a loops, finds a wrong draft before the last loop does. Random weights
+whose latent settles over the loops ("settling"), and such that never do ("refusing"), where drafts are tried one at a time and
+left alone for longer and longer. By CPU time, one text. Made by
 `python -m benchmarks --what wave`.
 """
 
