@@ -70,6 +70,13 @@ def test_together_as_alone(model: LoopedModel, method: Any) -> None:
     assert told(rows) == alone(rows_of(model, method))
 
 
+def test_places_of_a_large_batch_are_filled_a_few_at_a_time(huginn: LoopedModel) -> None:
+    rows = [row for _ in range(4) for row in rows_of(huginn, loopcd.Greedy(exit=EARLY))]
+    ticks = together(rows, at_once=16)
+    assert told(rows) == 4 * alone(rows_of(huginn, loopcd.Greedy(exit=EARLY)))
+    assert sorted(ticks.free) == list(range(16)) and not ticks.busy
+
+
 @pytest.mark.parametrize("exited", ["last", "skip"])
 def test_the_gate_lets_tokens_leave_at_different_loops(ouro: LoopedModel, exited: Any) -> None:
     method = loopcd.LoopCD(1, 0.5, 0.05, exit=loopcd.EarlyExit(0.6, min_loops=2, criterion="gate", exited=exited))

@@ -111,8 +111,8 @@ class Plan:
     def _wave_cost(self, num_loops: int, p: float, passes: PassCosts, gate: float) -> float:
         """What a token of a wave costs, in loops over one token.
 
-        While it grows, for as many ticks as there are loops, it gives one token; then one every `loops` ticks, or less often where
-        fewer may be in flight. A refused draft takes those behind it along.
+        While it grows, for as many ticks as there are loops, it gives one token; then one every `loops` ticks, or less often
+        where fewer may be in flight. A refused draft takes those behind it along.
         """
         growing = sum(passes.of(min(self.length, 1 + tick // self.loops)) for tick in range(num_loops))
         apart = max(self.loops, num_loops / self.length)

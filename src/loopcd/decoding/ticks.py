@@ -37,6 +37,8 @@ from loopcd.models.prompts import Prompts
 from loopcd.models.slots import Span
 from loopcd.models.stages import LoopedModel, LoopState, checked_loops, wide
 
+FEW = 8  # this share of the places is waited for before prompts are taken on
+
 
 class Ticks:
     """At most `rows` texts at a time, all by the same model and number of loops, each by its own method."""
@@ -94,7 +96,7 @@ class Ticks:
 
     def _opens(self) -> bool:
         waiting = {unit.row for each in self.arrived for unit in each.units} | {unit.row for unit in self._tips()}
-        before = len(waiting) + sum(len(each.rows) for each in self.read) + min(len(self.free), len(self.waiting))
+        before = len(waiting) + sum(len(each.rows) for each in self.read) + self._admitted()
         inside = set() if self.flying is None else {unit.row for unit in self.flying.units} - waiting
         flying = len(inside) + sum(len(each.rows) for each in self.prompts)
         self._held += before
@@ -145,10 +147,16 @@ class Ticks:
             kept = [at for at, unit in enumerate(self.flying.units) if unit not in set(vain)]
             self.flying = self._bound(self.flying.keep(kept))
 
+    def _admitted(self) -> int:
+        """Waiting texts that may take places now: not one by one where there are many places, since a pass over one prompt costs
+        nearly as much as over a few."""
+        fitting = min(len(self.free), len(self.waiting))
+        return fitting if fitting >= min(len(self.waiting), self.places.rows // FEW) else 0
+
     def _admit(self) -> None:
         """Waiting texts take the places that are free, and their prompts begin."""
         rows: list[Row] = []
-        while self.free and self.waiting:
+        for _ in range(self._admitted()):
             rows.append(self.waiting.popleft())
             rows[-1].take_place(self.places, heapq.heappop(self.free))
         for some in read_together(rows):
