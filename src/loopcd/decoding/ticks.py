@@ -148,8 +148,8 @@ class Ticks:
             self.flying = self._bound(self.flying.keep(kept))
 
     def _admitted(self) -> int:
-        """Waiting texts that may take places now: not one by one where there are many places, since a pass over one prompt costs
-        nearly as much as over a few."""
+        """Waiting texts that may take places now: not one by one where there are many places, since a pass over one prompt
+        costs nearly as much as over a few."""
         fitting = min(len(self.free), len(self.waiting))
         return fitting if fitting >= min(len(self.waiting), self.places.rows // FEW) else 0
 
