@@ -17,6 +17,7 @@ PROBED = 64  # prompt tokens that are kept beside the written ones
 ENOUGH = 24  # written tokens from which the rule learns
 USUAL, WEIGHT = 0.97, 8  # how often trained loops agree, and how many tokens this belief weighs: one miss says little
 CLEAR = 1.1  # an expected gain that is begun with; smaller ones may be less than the estimate's error
+TICK = 0.8e-3  # seconds of the host beside a tick's loop, as once measured; what a wave costs more than its loops
 TRIAL = 2  # tokens of a round that only tries whether drafts are accepted
 
 
@@ -69,9 +70,10 @@ class SelfDraft:
             return None
         lengths = range(2, LONGEST + 1) if self.length is None else (self.length,)
         passes, gains = pass_costs(model, batch), dict[Plan, float]()
+        timed = waves is None and passes.seconds is not None  # else nobody knows what the host's part of a tick is worth
         for early, chance in zip(candidates, agreement, strict=True):
             rounds = () if waves else tuple(Plan(early, length) for length in lengths)
-            for plan in (*rounds, *(() if waves is False else (Plan.wave_of(early, num_loops),))):
+            for plan in (*rounds, *((Plan.wave_of(early, num_loops),) if waves or timed else ())):
                 gains[plan] = plan.gain(model, num_loops, chance, batch, passes)
         best = max(gains, key=lambda plan: gains[plan])
         return replace(best, expected=gains[best])
@@ -112,12 +114,15 @@ class Plan:
         """What a token of a wave costs, in loops over one token.
 
         While it grows, for as many ticks as there are loops, it gives one token; then one every `loops` ticks, or less often
-        where fewer may be in flight. A refused draft takes those behind it along.
+        where fewer may be in flight. A refused draft takes those behind it along. A tick also takes the host `TICK` seconds,
+        which with small models is more than the loop.
         """
         growing = sum(passes.of(min(self.length, 1 + tick // self.loops)) for tick in range(num_loops))
         apart = max(self.loops, num_loops / self.length)
         begun = 1 + (1 - p) * (self.length - 1)
-        return (1 - p) * growing + p * apart * passes.of(self.length) + begun * gate
+        host = TICK / passes.seconds if passes.seconds else 0.0  # in loops
+        ticks = (1 - p) * num_loops + p * apart
+        return (1 - p) * growing + p * apart * passes.of(self.length) + begun * gate + ticks * host
 
 
 def _costs(model: LoopedModel) -> tuple[float, float]:

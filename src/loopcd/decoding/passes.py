@@ -17,6 +17,7 @@ class PassCosts:
     """Costs of passes over `TIMED` tokens of each row, that over one being 1."""
 
     costs: tuple[float, ...]
+    seconds: float | None = None  # of a loop over one token of each row; None: not timed
 
     @classmethod
     def assumed(cls, batch: int) -> "PassCosts":
@@ -56,4 +57,5 @@ def _measure(model: LoopedModel, batch: int) -> PassCosts:
             model.advance(state)
             least[index] = min(least[index], time.thread_time() - start)
     # more tokens never cost less than one, nor more than as many passes
-    return PassCosts(tuple(min(max(each / least[0], 1.0), tokens) for each, tokens in zip(least, TIMED, strict=True)))
+    costs = tuple(min(max(each / least[0], 1.0), tokens) for each, tokens in zip(least, TIMED, strict=True))
+    return PassCosts(costs, least[0])
