@@ -1,5 +1,6 @@
 """Settings for all tests: no network, and examples that depend neither on the clock nor, in CI, on chance."""
 
+import importlib
 import os
 from pathlib import Path
 
@@ -58,3 +59,9 @@ def golden_ouro():
     from tools import Golden
 
     return Golden.read("ouro")
+
+
+@pytest.fixture
+def in_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts go on each at its own loop, also a few of a small model, which otherwise do so in step."""
+    monkeypatch.setattr(importlib.import_module("loopcd.decoding.generate"), "SMALL", 0)

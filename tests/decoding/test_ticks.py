@@ -1,5 +1,6 @@
 """Texts that go on together, each at its own loop, get the tokens that they get alone."""
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ from transformers.generation.logits_process import LogitsProcessorList, NoRepeat
 
 import loopcd
 from loopcd.decoding.flight import Row
-from loopcd.decoding.generate import Request
+from loopcd.decoding.generate import MANY, Request, by_ticks
 from loopcd.decoding.loop import Sampling
 from loopcd.decoding.ticks import Ticks
 from loopcd.models import LoopedModel
@@ -155,6 +156,7 @@ def test_families_that_came_later(family: str, method: Any) -> None:
     assert told(rows) == alone(rows_of(model, method))
 
 
+@pytest.mark.usefixtures("in_places")
 @pytest.mark.parametrize(
     "method",
     [loopcd.MTI(entropy_threshold=0.5), loopcd.LoopCD(1, 0.9, 0.01, where="hard numeric"), loopcd.LoopCD(1, 0.9, where="easy")],
@@ -189,3 +191,11 @@ def test_numbers_gone_wrong_do_not_reach_the_next_text_at_that_place(cancelled: 
 
 def _refuse(text: Any, scores: Any) -> Any:
     raise ArithmeticError("no")
+
+
+def test_a_few_texts_of_a_small_model_go_on_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, exits = MAKERS["huginn"](), loopcd.Greedy(exit=EARLY)
+    assert not by_ticks(loopcd.Greedy(), model, MANY - 1) and by_ticks(loopcd.Greedy(), model, MANY)
+    assert by_ticks(exits, model, 2) and by_ticks(loopcd.Greedy(), model)
+    monkeypatch.setattr(sys.modules["loopcd.decoding.generate"], "SMALL", 100)
+    assert by_ticks(loopcd.Greedy(), model, 2)

@@ -22,6 +22,8 @@ from loopcd.evaluation.tasks.word_problems import WordProblems
 from loopcd.models import LoopedModel
 from tools import tiny_huginn, tiny_ouro
 
+pytestmark = pytest.mark.usefixtures("in_places")
+
 DRAWN = {
     "sampled": ("greedy", {"seeds": (0, 1), "temperature": 1.0, "top_p": 0.9}),
     "candidates": ("selfeval:candidates=2,noisecd", {"seeds": (1,)}),

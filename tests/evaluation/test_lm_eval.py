@@ -17,6 +17,8 @@ from loopcd.cli import main
 from loopcd.evaluation.lm_eval_model import LoopedLM
 from tools import save_model, tiny_huginn, tiny_ouro
 
+pytestmark = pytest.mark.usefixtures("in_places")
+
 HFLM: Any = huggingface.HFLM  # whose type lm-eval's decorator hides, as it does for the next
 simple_evaluate: Any = evaluator.simple_evaluate
 

@@ -24,6 +24,7 @@ from loopcd.models.stages import LoopedModel
 Prompt = str | Sequence[int] | Messages
 log = logging.getLogger("loopcd")
 AHEAD = 8  # prompts that are taken on for each that is in memory: a text that ends gives its place to the next
+SMALL, MANY = 10**7, 32  # weights of a model, texts at once: below both, places of their own cost the host more than they spare
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,15 @@ class Made:
     init_seeds: list[int | None]  # of the initial states that the texts came from
 
 
-def by_ticks(method: Method, model: LoopedModel) -> bool:
-    """Whether texts go on each at its own loop, which needs a method for it and a model on one device."""
-    return method.by_ticks and len({weight.device for weight in model.parameters()}) == 1
+def by_ticks(method: Method, model: LoopedModel, rows: int | None = None) -> bool:
+    """Whether texts go on each at its own loop, which needs a method for it and a model on one device.
+
+    With `rows` texts at once, also whether it pays: a few texts of a small model that run the same loops do better in step.
+    """
+    if not method.by_ticks or len({weight.device for weight in model.parameters()}) > 1:
+        return False
+    in_step = method.exit is None and method.draft is None and rows is not None and rows < MANY
+    return not in_step or sum(weight.numel() for weight in model.parameters()) >= SMALL
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,7 @@ class Request:
     num_loops: int | None
     chat: bool = False  # some prompt is a conversation
     enable_thinking: bool | None = None  # as its template takes it
+    rows: int | None = None  # texts at once at most; None: they go on each at its own loop whatever that costs
 
     def __post_init__(self) -> None:
         if not hasattr(self.model, "advance"):  # whatever wraps a looped model hands this on
@@ -111,7 +119,7 @@ class Request:
 
     @property
     def by_ticks(self) -> bool:
-        return by_ticks(self.method, self.model)
+        return by_ticks(self.method, self.model, self.rows)
 
     @property
     def room(self) -> int:
@@ -230,7 +238,8 @@ def generate(
     request = Request(model, tokenizer, method, max_new_tokens, stops, temperature, top_p, seed, init_seed, num_loops)
     single = isinstance(prompts, str) or is_chat(prompts)
     given: Any = [prompts] if single else prompts
-    request = replace(request, chat=any(is_chat(prompt) for prompt in given), enable_thinking=enable_thinking)
+    chat = any(is_chat(prompt) for prompt in given)
+    request = replace(request, chat=chat, enable_thinking=enable_thinking, rows=batch_size)
     encoded = [request.encode(prompt, "prompt" if single else f"prompts[{i}]") for i, prompt in enumerate(given)]
     own = range(len(encoded)) if numbers is None else numbers
     if len(own) != len(encoded):

@@ -139,7 +139,7 @@ class LocalEngine:
         return found
 
     def ahead(self, method: Method) -> int:
-        return AHEAD if by_ticks(method, self.model) else 1
+        return AHEAD if by_ticks(method, self.model, self.batch_size) else 1
 
     def warm_up(self, prompts: Sequence[str]) -> None:
         with _threads(self.threads):

@@ -85,7 +85,7 @@ class LoopedLM(HFLM):
     def generate_until(self, requests: list[Any], *arguments: Any, **options: Any) -> list[str]:
         """More prompts are handed over at a time than are in memory, where a text that ends makes room for the next."""
         rows = self.batch_size_per_gpu
-        self._rows = rows if isinstance(rows, int) and by_ticks(self.method, self.model) else None
+        self._rows = rows if isinstance(rows, int) and by_ticks(self.method, self.model, rows) else None
         try:
             if self._rows is not None:
                 self.batch_size_per_gpu = AHEAD * self._rows
