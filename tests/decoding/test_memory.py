@@ -68,6 +68,7 @@ def test_out_of_memory_halves_the_batch_once(
         loopcd.generate(model, tokenizer, PROMPTS, FIXED, max_new_tokens=6)
 
 
+@pytest.mark.usefixtures("in_places")
 def test_places_are_as_many_as_memory_allows(tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch) -> None:
     model, step, seen, most = tiny_ouro(), Ticks.step, [], 5
 
