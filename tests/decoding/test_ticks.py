@@ -196,6 +196,6 @@ def _refuse(text: Any, scores: Any) -> Any:
 def test_a_few_texts_of_a_small_model_go_on_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
     model, exits = MAKERS["huginn"](), loopcd.Greedy(exit=EARLY)
     assert not by_ticks(loopcd.Greedy(), model, MANY - 1) and by_ticks(loopcd.Greedy(), model, MANY)
-    assert by_ticks(exits, model, 2) and by_ticks(loopcd.Greedy(), model)
+    assert by_ticks(exits, model, 2) and not by_ticks(exits, model, 1) and by_ticks(loopcd.Greedy(), model)
     monkeypatch.setattr(sys.modules["loopcd.decoding.generate"], "SMALL", 100)
     assert by_ticks(loopcd.Greedy(), model, 2)

@@ -59,7 +59,7 @@ def by_ticks(method: Method, model: LoopedModel, rows: int | None = None) -> boo
 
     With `rows` texts at once, also whether it pays: a few texts of a small model that run the same loops do better in step.
     """
-    if not method.by_ticks or len({weight.device for weight in model.parameters()}) > 1:
+    if not method.by_ticks or rows == 1 or len({weight.device for weight in model.parameters()}) > 1:
         return False
     in_step = method.exit is None and method.draft is None and rows is not None and rows < MANY
     return not in_step or sum(weight.numel() for weight in model.parameters()) >= SMALL
