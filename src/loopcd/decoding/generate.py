@@ -24,7 +24,7 @@ from loopcd.models.stages import LoopedModel
 Prompt = str | Sequence[int] | Messages
 log = logging.getLogger("loopcd")
 AHEAD = 8  # prompts that are taken on for each that is in memory: a text that ends gives its place to the next
-SMALL, MANY = 10**7, 32  # weights of a model, texts at once: below both, places of their own cost the host more than they spare
+SMALL, MANY = 10**8, 32  # weights of a model, texts at once: below both, places of their own cost the host more than they spare
 
 
 @dataclass(frozen=True)
