@@ -121,6 +121,8 @@ class Leaving:
     def _look(self) -> list[Leaver]:
         flags = [reached for _, reached in self.unseen]
         told = [flags[0].tolist()] if len(flags) == 1 else torch.stack(flags).tolist()  # [loops][rows]
+        if not any(map(any, told)):
+            return []
         found: dict[int, list[int]] = {}
         for row, each in enumerate(zip(*told, strict=True)):
             if True in each:

@@ -47,6 +47,8 @@ class HuginnAttention(nn.Module):
 
     def _biased(self, qk: Tensor) -> Tensor:
         """In float32, by one kernel."""
+        if qk.dtype == torch.float32:
+            return qk if self.qk_bias is None else qk + self._bias()
         made = torch.empty(qk.shape, dtype=torch.float32, device=qk.device)
         return made.copy_(qk) if self.qk_bias is None else torch.add(qk, self._bias(), out=made)
 
@@ -130,9 +132,9 @@ class HuginnForCausalLM(RecurrentModel):
 
     def make_rotary(self, position_ids: Tensor, length: int, input_ids: Tensor | None = None) -> Any:
         core: Any = self.transformer["core_block"]
-        if position_ids.device.type in ("cpu", "mps") or torch.is_grad_enabled() or core[0].compiled is not None:
+        if position_ids.device.type == "mps" or torch.is_grad_enabled() or core[0].compiled is not None:
             return super().make_rotary(position_ids, length, input_ids)
-        return (self.rotary.turns(position_ids, length),)  # fewer kernels
+        return (self.rotary.turns(position_ids, length),)  # fewer kernels; on a CPU several times as fast, too
 
     def before_coda(self, latents: Tensor) -> Tensor:
         return self.transformer["ln_f"](latents)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from loopcd.models.layout import is_plain, together
@@ -155,6 +156,10 @@ def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tens
     """Attention by transformers' interface: [rows, heads, time, head_dim] -> [rows, time, heads × head_dim]."""
     implementation = module.config._attn_implementation or "sdpa"
     function = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention)
+    if function is sdpa_attention_forward and mask is None and query.shape[2] == 1 and module.num_key_value_groups == 1:
+        # the same call without what surrounds it, which for one token takes longer than the attention
+        output = F.scaled_dot_product_attention(query, key, value).transpose(1, 2)
+        return output.reshape(*output.shape[:2], -1)
     output, _ = function(module, query, key, value, mask, scaling=query.shape[-1] ** -0.5, dropout=0.0)
     return output.view(*output.shape[:2], -1)
 

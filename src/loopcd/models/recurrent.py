@@ -39,6 +39,7 @@ class RecurrentModel(CodaModel):
         self.layers_in = (config.n_layers_in_prelude, config.n_layers_in_recurrent_block, config.n_layers_in_coda)
         layers = [self.make_layer(config, number) for number in range(sum(self.layers_in))]
         first, last = self.layers_in[0], sum(self.layers_in[:2])
+        self._first_layer = {"prelude": 0, "core_block": first, "coda": last}
         self.transformer = nn.ModuleDict(
             {
                 "wte": nn.Embedding(config.vocab_size, config.n_embd),
@@ -167,7 +168,7 @@ class RecurrentModel(CodaModel):
     ) -> Tensor:
         """The part's layers one after the other; with `last`, what the last one makes of the last token only."""
         layers: Any = self.transformer[part]
-        first = sum(self.layers_in[: ("prelude", "core_block", "coda").index(part)])
+        first = self._first_layer[part]
         more = {"spare": True} if self._spare(x) else {}
         for index, (layer, slot) in enumerate(zip(layers, slots, strict=True)):
             inputs = self.layer_inputs(rotary, first + index)
