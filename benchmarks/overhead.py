@@ -2,16 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import log
 from typing import Any
 
-import torch
-
-from loopcd.bench.jobs import Subject
+from loopcd.bench.jobs import Subject, sharpen
 from loopcd.bench.subjects import MEDIUM, disagreeing
 from loopcd.bench.timing import NOTHING, Sample, Stopwatch, ratio
 from loopcd.decoding import Greedy, LoopCD, Method
-from loopcd.decoding.loop import Sampling
 from loopcd.models import LoopedModel
 
 METHODS: dict[str, Method] = {
@@ -69,22 +65,6 @@ def measure_overhead(subject: Subject, batch: int, rounds: int) -> dict[str, Any
             told[f"{name}/greedy"] = asdict(ratio(column(name), column("greedy")))
             told[f"{name}/greedy, cpu"] = asdict(ratio(column(name), column("greedy"), cpu=True))
     return told
-
-
-@torch.no_grad()
-def sharpen(subject: Subject, prompts: Sequence[Sequence[int]], share: float = 0.15, plausibility: float = 0.1) -> float:
-    """Scale the head so that about this share of positions has a second plausible token; the scale.
-
-    A second token is plausible where it trails the first by less than −ln(plausibility). The scale does not change what
-    greedy decoding writes, so it can be set by that text; the weights should be such that the text does not run in circles.
-    """
-    job = subject.job(prompts)
-    steps = Greedy().steps(replace(job, sampling=Sampling(keep_logits=True)))
-    best = torch.stack([step.logits.topk(2, dim=-1).values for step in steps if step.logits is not None])  # [time, rows, 2]
-    gap = float(torch.quantile(best[..., 0] - best[..., 1], share))
-    scale = -log(plausibility) / max(gap, 1e-6)
-    subject.model.lm_head.weight.mul_(scale)
-    return scale
 
 
 def _same_without_coda(model: LoopedModel, name: str) -> bool:

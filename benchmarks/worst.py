@@ -12,7 +12,7 @@ from loopcd.bench.timing import Sample, Stopwatch, ratio
 from loopcd.decoding import Greedy, Method, SelfDraft
 
 # by rule, and as a user might set it without looking
-DRAFTS = {"by rule": SelfDraft(loops=None, length=None), "length 4": SelfDraft(loops=None, length=4)}
+DRAFTS = {"by rule": SelfDraft(), "length 4": SelfDraft(length=4)}
 
 
 def measure_worst(subject: Subject, draft: SelfDraft, batch: int, rounds: int) -> dict[str, Any]:

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from benchmarks.memory import describe_load
-from benchmarks.overhead import sharpen
 from benchmarks.wave import ticks_expected
 from loopcd.bench.compare import spreads
-from loopcd.bench.jobs import Subject
+from loopcd.bench.jobs import Subject, sharpen
 from loopcd.bench.parts import Settings
 from loopcd.bench.tables import tables
 from loopcd.decoding import LoopCD

@@ -115,7 +115,7 @@ def _method(random: Random, family: str, loops: int) -> Any:
     extra = random.choice(["none", "exit", "draft", "draft"])
     if extra == "draft" and method.can_draft:
         fixed = SelfDraft(random.randint(1, loops - 1), random.randint(2, 5), fallback=False)
-        return replace(method, draft=random.choice([fixed, fixed, SelfDraft(), SelfDraft(length=None)]))
+        return replace(method, draft=random.choice([fixed, fixed, SelfDraft(), SelfDraft(length=4)]))
     if extra == "exit" and family != "hrm":
         deepest = {"loopcd": early, "guidance": early, "auto": max(1, loops // 2)}.get(kind, 0)
         criterion = "gate" if family == "ouro" and random.random() < 0.5 else "latent"

@@ -155,6 +155,13 @@ def test_drafts_that_turn_poor_are_given_up():
     assert not pace.trusted and pace.wait > 0
 
 
+def test_what_is_not_given_is_chosen_by_the_rule_but_given_loops_draft_four_at_once() -> None:
+    model = MAKERS["huginn"]()
+    assert loopcd.SelfDraft().plan(model, 8) is None  # until it has seen the model write
+    given = loopcd.SelfDraft(loops=2).plan(model, 8)
+    assert given is not None and (given.loops, given.length) == (2, 4)
+
+
 @pytest.mark.parametrize(("expected", "first"), [(1.5, 6), (1.05, 1), (0.8, 1)])
 def test_a_plan_by_rule_starts_from_what_it_expects(model, expected, first):
     other = type(model)(model.config)

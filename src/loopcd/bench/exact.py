@@ -17,7 +17,7 @@ def drafts(model: LoopedModel) -> dict[str, SelfDraft]:
     """By rule, and rounds of several lengths that are kept up whatever is refused."""
     deep = max(1, model.num_loops // 4)
     fixed = {f"{k} tokens by {a} loops": SelfDraft(a, k, fallback=False) for a, k in ((1, 2), (deep, 4), (1, 8))}
-    return {"by rule": SelfDraft(loops=None, length=None), **fixed}
+    return {"by rule": SelfDraft(), **fixed}
 
 
 def told_by(made: Sequence[Rows], against: Mapping[str, Sequence[list[int]]]) -> dict[str, Any]:

@@ -1,12 +1,15 @@
 """Prompts as jobs of the generation loop, and what a finished job tells."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import log
 from typing import Any
 
+import torch
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
 from loopcd.bench.subjects import random_ids
+from loopcd.decoding import Greedy
 from loopcd.decoding.loop import Job, Rows, Sampling
 from loopcd.decoding.texts import pad_left
 from loopcd.evaluation.tasks import steps
@@ -58,3 +61,19 @@ def token_count(rows: Rows) -> int:
 def texts(rows: Rows) -> list[list[int]]:
     """The tokens of each row, without padding."""
     return [tokens[going.to(tokens.device)].tolist() for tokens, going in zip(rows.tokens, rows.going, strict=True)]
+
+
+@torch.no_grad()
+def sharpen(subject: Subject, prompts: Sequence[Sequence[int]], share: float = 0.15, plausibility: float = 0.1) -> float:
+    """Scale the head so that about this share of positions has a second plausible token; the scale.
+
+    A second token is plausible where it trails the first by less than −ln(plausibility). The scale does not change what
+    greedy decoding writes, so it can be set by that text; the weights should be such that the text does not run in circles.
+    """
+    job = subject.job(prompts)
+    steps = Greedy().steps(replace(job, sampling=Sampling(keep_logits=True)))
+    best = torch.stack([step.logits.topk(2, dim=-1).values for step in steps if step.logits is not None])  # [time, rows, 2]
+    gap = float(torch.quantile(best[..., 0] - best[..., 1], share))
+    scale = -log(plausibility) / max(gap, 1e-6)
+    subject.model.lm_head.weight.mul_(scale)
+    return scale

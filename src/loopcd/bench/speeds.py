@@ -18,7 +18,7 @@ BASE = "greedy"
 def suite(model: LoopedModel) -> dict[str, Method]:
     """All that is compared. A token may leave early only after the amateur's loop."""
     amateur, _ = LoopCD().resolve(model)
-    draft, leave = SelfDraft(loops=None, length=None), EarlyExit(min_loops=amateur + 1)
+    draft, leave = SelfDraft(), EarlyExit(min_loops=amateur + 1)
     return {
         BASE: Greedy(),
         "loopcd": LoopCD(),

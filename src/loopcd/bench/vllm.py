@@ -1,4 +1,7 @@
-"""vLLM on the built-in models: what LoopCD costs there, and how its speed compares with the local engine's.
+"""vLLM: what LoopCD costs there, and how its speed compares with the local engine's.
+
+The built-in models, or by their names the medium ones with random weights (`subjects`), whose heads are sharpened so that as
+few tokens are contested as with a trained model.
 
 All engines live in this process and take turns, and run as `loopcd serve` would run them: small models on a CPU without
 compilation. "greedy" has an engine of its own that carries no amateur loop, so that the ratio holds all that LoopCD costs:
@@ -7,9 +10,12 @@ the amateur's coda, its head, and the contrast.
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from loopcd.bench.jobs import Subject, token_count
+from loopcd.bench.jobs import Subject, sharpen, token_count
+from loopcd.bench.subjects import MEDIUM, disagreeing
 from loopcd.bench.timing import Sample, Stopwatch, Task, alternately, rates, ratio
 from loopcd.decoding import Greedy, LoopCD, Method
 from loopcd.models.loading import load
@@ -31,36 +37,54 @@ def bench_vllm(
     found = {}
     for name in names:
         say(f"vllm: {name}, starting the engines")
-        model, tokenizer = load(name)
-        subject = Subject(name, model, None, tokens)  # without a tokenizer nothing ends a text early
-        prompts = Subject(name, model, tokenizer, tokens).prompts(batch)
-        started = {"max_num_seqs": batch, "enable_prefix_caching": False} | ({"enforce_eager": True} if eager else {})
-        plain = VLLMEngine.load(EngineOptions(name, amateur_loops=()), **started)
-        carrying = VLLMEngine.load(EngineOptions(name), **started)
-        tasks: dict[str, Task] = {
-            "vllm greedy": _vllm(plain, Greedy(), prompts, tokens),
-            "vllm greedy, amateur carried": _vllm(carrying, Greedy(), prompts, tokens),
-            "vllm loopcd": _vllm(carrying, LoopCD(), prompts, tokens),
-            "local greedy": _local(subject, Greedy(), prompts),
-            "local loopcd": _local(subject, LoopCD(), prompts),
-        }
-        say(f"vllm: {name}, {rounds} rounds")
-        samples = alternately(tasks, rounds)
-        device, without = plain.machine()["device"], is_eager(plain)
-        plain.close()
-        carrying.close()
-        cpu = device == "cpu"  # on a device of its own only the clock on the wall sees the work
-        found[name] = {
-            "batch": batch,
-            "device": device,
-            "eager": without,
-            "clock": "cpu" if cpu else "wall",
-            "ratios": {key: asdict(ratio(samples[of], samples[to], cpu)) for key, (of, to) in RATIOS.items()},
-            "tokens_per_cpu_second" if cpu else "tokens_per_second": {
-                key: asdict(rates(each, cpu)) for key, each in samples.items()
-            },
-        }
+        with TemporaryDirectory() as folder:
+            source, subject, prompts = _subject(name, batch, tokens, Path(folder))
+            found[name] = _measured(source, subject, prompts, rounds, eager, say)
     return found
+
+
+def _subject(name: str, batch: int, tokens: int, folder: Path) -> tuple[str, Subject, list[list[int]]]:
+    """What vLLM is to load, the same for the local engine, and prompts; nothing ends a text early."""
+    if name not in MEDIUM:
+        model, tokenizer = load(name)
+        return name, Subject(name, model, None, tokens), Subject(name, model, tokenizer, tokens).prompts(batch)
+    subject = Subject(name, disagreeing(MEDIUM[name]()), None, tokens)
+    prompts = subject.prompts(batch)
+    sharpen(subject, prompts)
+    subject.model.save_pretrained(folder)
+    load("tiny-huginn")[1].save_pretrained(folder)  # vLLM wants a tokenizer; no text is made of the tokens
+    return str(folder), subject, prompts
+
+
+def _measured(
+    source: str, subject: Subject, prompts: Sequence[Sequence[int]], rounds: int, eager: bool, say: Callable[[str], None]
+) -> dict[str, Any]:
+    started = {"max_num_seqs": len(prompts), "enable_prefix_caching": False} | ({"enforce_eager": True} if eager else {})
+    plain = VLLMEngine.load(EngineOptions(source, amateur_loops=()), **started)
+    carrying = VLLMEngine.load(EngineOptions(source), **started)
+    tasks: dict[str, Task] = {
+        "vllm greedy": _vllm(plain, Greedy(), prompts, subject.max_new_tokens),
+        "vllm greedy, amateur carried": _vllm(carrying, Greedy(), prompts, subject.max_new_tokens),
+        "vllm loopcd": _vllm(carrying, LoopCD(), prompts, subject.max_new_tokens),
+        "local greedy": _local(subject, Greedy(), prompts),
+        "local loopcd": _local(subject, LoopCD(), prompts),
+    }
+    say(f"vllm: {subject.name}, {rounds} rounds")
+    samples = alternately(tasks, rounds)
+    device, without = plain.machine()["device"], is_eager(plain)
+    plain.close()
+    carrying.close()
+    cpu = device == "cpu"  # on a device of its own only the clock on the wall sees the work
+    return {
+        "batch": len(prompts),
+        "device": device,
+        "eager": without,
+        "clock": "cpu" if cpu else "wall",
+        "ratios": {key: asdict(ratio(samples[of], samples[to], cpu)) for key, (of, to) in RATIOS.items()},
+        "tokens_per_cpu_second" if cpu else "tokens_per_second": {
+            key: asdict(rates(each, cpu)) for key, each in samples.items()
+        },
+    }
 
 
 def is_eager(engine: VLLMEngine) -> bool:
@@ -69,7 +93,7 @@ def is_eager(engine: VLLMEngine) -> bool:
 
 
 def _vllm(engine: VLLMEngine, method: Method, prompts: Sequence[Sequence[int]], tokens: int) -> Task:
-    params = [engine.params(tokens, ignore_eos=True, extra_args=engine.extra_args(method))] * len(prompts)
+    params = [engine.params(tokens, ignore_eos=True, detokenize=False, extra_args=engine.extra_args(method))] * len(prompts)
 
     def run() -> Sample:
         watch = Stopwatch()

@@ -185,7 +185,7 @@ def drafted(model: Any, tokenizer: Any, prompts: Sequence[str]) -> list[Drafted]
 
     from loopcd.decoding import Greedy, LoopCD, SelfDraft, generate
 
-    plain, drafting = (Greedy(), LoopCD()), (Greedy(draft=SelfDraft(length=None)), LoopCD(draft=SelfDraft(length=None)))
+    plain, drafting = (Greedy(), LoopCD()), (Greedy(draft=SelfDraft()), LoopCD(draft=SelfDraft()))
     seconds = dict.fromkeys((*plain, *drafting), 0.0)
     same = [0, 0]
     before = torch.get_num_threads()

@@ -51,7 +51,7 @@ def method_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--draft", is_flag=True, default=None, help="The same tokens faster, by drafting (not NoiseCD, MTI, SelfEval)."
         ),
         click.option("--draft-loops", type=int, help="Loops of a draft (chosen by the model's agreement if not given)."),
-        click.option("--draft-length", type=int, help="Tokens of a drafting round (chosen likewise if not given)."),
+        click.option("--draft-length", type=int, help="Tokens of a drafting round (4 with --draft-loops, else chosen too)."),
     ]
     for option in reversed(options):
         function = option(function)

@@ -24,7 +24,7 @@ def waves(draft: SelfDraft, job: Job) -> bool:
     if len({weight.device for weight in model.parameters()}) > 1:
         return False
     num_loops = checked_loops(job.num_loops, model.num_loops)
-    if draft.wave is None and (num_loops == 1 or (draft.loops is not None and draft.length is not None)):
+    if draft.wave is None and (num_loops == 1 or draft.loops is not None):
         return False
     plan = draft.plan(model, num_loops, waves=draft.wave)
     return draft.wave is True or (plan is not None and plan.wave)

@@ -13,6 +13,7 @@ from loopcd.decoding.passes import PassCosts, pass_costs
 from loopcd.models.stages import LoopedModel, LoopState
 
 LONGEST = 8  # tokens of a round, where the length is chosen by rule
+FIXED = 4  # and where only the loops are given
 PROBED = 64  # prompt tokens that are kept beside the written ones
 ENOUGH = 24  # written tokens from which the rule learns
 USUAL, WEIGHT = 0.97, 8  # how often trained loops agree, and how many tokens this belief weighs: one miss says little
@@ -23,7 +24,9 @@ TRIAL = 2  # tokens of a round that only tries whether drafts are accepted
 
 @dataclass(frozen=True)
 class SelfDraft:
-    """Draft by the first `loops` loops, `length` tokens a round; None: chosen by a rule from how the model agrees with itself.
+    """Draft by the first `loops` loops, `length` tokens a round.
+
+    Without `loops`, both are chosen by a rule from how the model agrees with itself; with `loops` alone a round has 4 tokens.
 
     The tokens are those of the undrafted method, but for choices that rounding decides: in float32 next to none, in bfloat16
     some, as between batches of different sizes (`loopcd bench --what exact --dtype bfloat16` counts them).
@@ -35,7 +38,7 @@ class SelfDraft:
     """
 
     loops: int | None = None
-    length: int | None = 4
+    length: int | None = None
     fallback: bool = True
     wave: bool | None = None
 
@@ -63,8 +66,8 @@ class SelfDraft:
         `waves` asks for a wave, or with None for whichever is faster.
         """
         candidates = self.candidates(num_loops)
-        if self.loops is not None and (waves or self.length is not None):
-            return Plan.wave_of(self.loops, num_loops) if waves else Plan(self.loops, self.length or LONGEST)
+        if self.loops is not None:
+            return Plan.wave_of(self.loops, num_loops) if waves else Plan(self.loops, self.length or FIXED)
         agreement = _known(model).get((num_loops, candidates))
         if agreement is None:
             return None
