@@ -155,6 +155,16 @@ def test_drafts_that_turn_poor_are_given_up():
     assert not pace.trusted and pace.wait > 0
 
 
+def test_rows_that_are_not_contested_are_no_near_ties() -> None:
+    model = sharp(MAKERS["ouro"](), scale=8.0)
+    ids = torch.randint(0, 250, (6, 6), generator=torch.Generator().manual_seed(0))
+    method = loopcd.LoopCD(draft=loopcd.SelfDraft(loops=1, fallback=False))
+    options = {"max_new_tokens": 16, "do_sample": False, "attention_mask": torch.ones_like(ids)}
+    made = model.generate(ids, **options, return_dict_in_generate=True, custom_generate=method)
+    assert made.contested.any() and not made.contested.all()
+    assert made.drafts.near_ties <= 2
+
+
 def test_what_is_not_given_is_chosen_by_the_rule_but_given_loops_draft_four_at_once() -> None:
     model = MAKERS["huginn"]()
     assert loopcd.SelfDraft().plan(model, 8) is None  # until it has seen the model write

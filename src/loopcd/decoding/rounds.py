@@ -41,14 +41,16 @@ if TYPE_CHECKING:
 NEAR = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-1}
 
 
-def near_choices(reading: Reading, scores: Tensor, scorer: Scorer, dtype: torch.dtype) -> Tensor:
-    """[n] bool, the choices of a reading of n rows, by scores [n, k], that a rounding error could decide."""
+def near_choices(reading: Reading, scores: Tensor, scorer: Scorer, dtype: torch.dtype, contested: Tensor) -> Tensor:
+    """[n] bool, the choices of a reading of n rows, by scores [n, k], that a rounding error could decide; of a contrast's
+    rows those that are not `contested` [n] have one token only, however often it is named."""
     within = NEAR.get(dtype, NEAR[torch.float32])
     near = torch.zeros(reading.logits.shape[0], dtype=torch.bool, device=reading.logits.device)
     if scores.shape[1] > 1:
         best = scores.topk(2, dim=-1).values
         near |= best[:, 0] - best[:, 1] < within
     if isinstance(scorer, ContrastScorer):
+        near &= sent(contested, near.device)
         border = reading.logits.amax(dim=-1, keepdim=True) + math.log(scorer.plausibility)
         near |= ((reading.logits - border).abs() < within).any(dim=-1)
     return near
@@ -224,7 +226,8 @@ class Rounds:
         where several tokens are judged; the device is waited for once."""
         asked = [scores.best()] if plain else []
         if reading.count > 1:
-            asked.append(near_choices(reading, scores.values, self.scorer, self.engine.model.dtype).long())
+            near = near_choices(reading, scores.values, self.scorer, self.engine.model.dtype, scores.contested)
+            asked.append(near.long())
         if not asked:
             return None, None
         told = torch.stack(asked).view(len(asked), -1, reading.count).tolist()

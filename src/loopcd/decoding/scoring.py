@@ -105,6 +105,11 @@ class ContrastScorer:
         """[batch] bool on the CPU, the rows among the contested ones in which the rule may intervene."""
         return contested
 
+    @property
+    def _everywhere(self) -> bool:
+        """Whether the rule intervenes in every contested row."""
+        return self.strength > 0 and type(self).where is ContrastScorer.where
+
     def amateur_logits(self, hidden: Tensor, tokens: Tensor, expert: Tensor, allowed: Tensor) -> Tensor:
         """[n, k], the amateur's logits of these tokens from its `hidden` of the rows in which the rule intervenes; of those
         rows also what the expert says and which are plausible, all [n, k]."""
@@ -123,20 +128,20 @@ class ContrastScorer:
     def _of_many(self, reading: Reading) -> Scores:
         """Of many rows few are contested, and only these are looked at closely: the best tokens of all would cost more."""
         logits = reading.logits
-        contested = rules.plausible(logits, self.plausibility).sum(dim=-1) > 1
+        highest, best = logits.max(dim=-1, keepdim=True)
+        contested = (logits >= highest + math.log(self.plausibility)).sum(dim=-1) > 1  # as `rules.plausible`
         if reading.going is not None:
             contested &= torch.tensor(reading.going)
-        best, (values, nowhere) = logits.argmax(dim=-1, keepdim=True), self._uncontested(logits)
-        if not bool(contested.any()):
+        rows, (values, nowhere) = contested.nonzero().squeeze(1), self._uncontested(logits)
+        if not len(rows):
             return Scores(values, best, logits.shape[1], nowhere, nowhere, reading.count)
-        rows = contested.nonzero().squeeze(1)
         expert, tokens = self._best(reading, USUAL, rows)
         some = self._contest(reading, expert, tokens, expert, rows)
         assert some.tokens is not None
         # the other rows have one token, however often it is named
         values, tokens = values.repeat(1, some.values.shape[1]), best.repeat(1, some.values.shape[1])
         values[rows], tokens[rows] = some.values, some.tokens
-        touched = torch.zeros_like(contested).index_put_((rows,), some.touched)
+        touched = contested if self._everywhere else torch.zeros_like(contested).index_put_((rows,), some.touched)
         return Scores(values, tokens, logits.shape[1], contested, touched, reading.count)
 
     def _best(self, reading: Reading, count: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -197,6 +202,10 @@ class ContrastScorer:
         going = None if reading.going is None or rows is not None else torch.tensor(reading.going)
         expert, tokens = self._enough(reading, expert, tokens, rows, going, most)
         allowed = rules.plausible(expert, self.plausibility)
+        if rows is not None and self._everywhere:  # each of these rows is contested, and asked about
+            amateur = self.amateur_logits(self.amateur_hidden(reading, rows), tokens, expert, allowed)
+            values, contested = rules.contrast(expert, amateur, self.strength, allowed), allowed[:, 1]
+            return Scores(values, tokens, reading.logits.shape[1], contested, contested, reading.count)
         contested = (allowed if allowed.is_cpu else rules.plausible(seen, self.plausibility))[:, 1]  # on the CPU
         if going is not None:  # nobody reads what comes after a text's end
             contested = contested & going

@@ -312,24 +312,24 @@ class Ticks:
                 show_trail(*seen)
             if isinstance(row.scorer, ContrastScorer):
                 row.scorer.forget()
-            self._count_near(row, reading, at, reading.logits)
+            self._count_near(row, reading, at, reading.logits, contested=False)
             return row.add(token, loops, False, False)
         try:
             if seen is not None:
                 show_trail(*seen)
             own = Reading(reading.hidden[at : at + 1], reading.logits[at : at + 1])
             scores, picked, _ = choose(row.scorer, own, row.cache, row.stopper.text(0), row.job.sampling)
-            self._count_near(row, own, 0, scores.values)
+            self._count_near(row, own, 0, scores.values, bool(scores.contested[0]))
         except Exception as error:  # one text's trouble is no other's
             row.error, row.sound = error, False
             return True
         return row.add(int(picked), loops, bool(scores.contested[0]), bool(scores.touched[0]))
 
-    def _count_near(self, row: Row, reading: Reading, at: int, scores: Tensor) -> None:
+    def _count_near(self, row: Row, reading: Reading, at: int, scores: Tensor, contested: bool) -> None:
         """Of the choices that judge a draft, those that a rounding error could decide."""
         if row.wave is not None and len(row.wave.units) > 1:
             own = Reading(reading.hidden[at : at + 1], reading.logits[at : at + 1])
-            near = near_choices(own, scores[at : at + 1], row.scorer, self.model.dtype)
+            near = near_choices(own, scores[at : at + 1], row.scorer, self.model.dtype, torch.tensor([contested]))
             row.wave.report.near_ties += int(near)
 
     # -- a tick -------------------------------------------------------------------------------------------------------
