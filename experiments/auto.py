@@ -33,7 +33,7 @@ from loopcd.decoding.auto import AmateurRule, AutoScorer, candidate_loops
 from loopcd.decoding.engine import Engine
 from loopcd.decoding.scoring import Scorer
 from loopcd.evaluation.data import item_number
-from loopcd.evaluation.engine import Request
+from loopcd.evaluation.engine import CompletionRequest
 from loopcd.evaluation.plan import batches
 from loopcd.evaluation.runner import Progress
 from loopcd.evaluation.statistics import compare, wilson
@@ -176,7 +176,7 @@ def _texts(lab: Laboratory, split: Split, variant: Variant, places: Sequence[int
         for batch in batches(lab.engine.lengths([item.prompt for item in missing]) if missing else [], lab.engine.batch_size):
             own = [missing[place] for place in batch]
             numbers = tuple(item_number(item.id) for item in own)
-            request = Request(task.max_new_tokens, task.stop, task.question, numbers)
+            request = CompletionRequest(task.max_new_tokens, task.stop, task.question, numbers)
             made = lab.engine.complete([item.prompt for item in own], method_of(variant), request)
             lines = [sample_line(item.id, each) for item, each in zip(own, made, strict=True)]
             store.add_samples(variant.slug, lines)

@@ -19,8 +19,8 @@ from loopcd.evaluation.tasks import steps
 from loopcd.models import LoopedModel
 from loopcd.models.loading import load
 from loopcd.tracing import writing
+from loopcd.training.accuracy import answers, right, right_by_loop
 from loopcd.training.checkpoints import RunFolder, read_records
-from loopcd.training.measure import answers, right, right_by_loop
 from loopcd.training.progress import Display
 from loopcd.training.recipes import recipe_named
 from loopcd.training.tokenizer import build_tokenizer

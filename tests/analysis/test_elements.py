@@ -10,10 +10,10 @@ import torch
 from analysis.labs import coin_task, laboratory
 from analysis.readings import answers_read, hard, late_alternative, margins
 from loopcd.analysis.elements import ELEMENTS, element, elements, names
+from loopcd.analysis.elements.changed_texts import first_difference
 from loopcd.analysis.elements.comparison import chosen, grids
 from loopcd.analysis.elements.hard_tokens import token_class, visible
 from loopcd.analysis.elements.settings import PLACES, place_shares
-from loopcd.analysis.elements.texts import first_difference
 from loopcd.analysis.laboratory import GREEDY, Laboratory
 from loopcd.analysis.result import Cell, Estimate, Result, Table
 from loopcd.decoding.selective import kind_numeric

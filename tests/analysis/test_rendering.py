@@ -17,15 +17,15 @@ from loopcd.analysis.rendering.pictures import draw
 from loopcd.analysis.rendering.records import json_text, points_csv, table_csv
 from loopcd.analysis.rendering.text_picture import draw_texts
 from loopcd.analysis.result import Band, Column, Estimate, Finding, Panel, Result, Series, Table
-from loopcd.evaluation.examples import Example, pieces
+from loopcd.evaluation.partings import Parting, pieces
 from loopcd.evaluation.task import Item
 
 HOSTILE = '</pre><script>alert(1)</script><img src="http://evil.example/x.png" onerror=alert(2)> $x^2$ | ``` 漢字 & "quoted"'
 
 
-def example(before: str = HOSTILE, after: str = "fine") -> Example:
+def example(before: str = HOSTILE, after: str = "fine") -> Parting:
     left, right = pieces(before, after)
-    return Example(Item(HOSTILE, HOSTILE, HOSTILE), HOSTILE, HOSTILE, left, right, True, False)
+    return Parting(Item(HOSTILE, HOSTILE, HOSTILE), HOSTILE, HOSTILE, left, right, True, False)
 
 
 PANELS = (

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from loopcd.decoding import Generation, Greedy, Method
-from loopcd.evaluation.engine import Request, plain
+from loopcd.evaluation.engine import CompletionRequest, plain
 from loopcd.evaluation.evaluate import Evaluation, evaluate
 from loopcd.evaluation.plan import RunPlan
-from loopcd.evaluation.registry import make_task
 from loopcd.evaluation.specs import parse_methods
 from loopcd.evaluation.task import TaskOptions
+from loopcd.evaluation.tasks import make_task
 
 # prompts of the benchmarks by their hashes, and texts with their grades, by the authors' protocol (tests/golden/README.md)
 PROTOCOL = json.loads((Path(__file__).parents[1] / "golden" / "protocol.json").read_text())
@@ -28,7 +28,7 @@ class FakeEngine:
     batch_size: int = 4
     seconds: float = 0.0  # a batch takes
     name: str = "fake"
-    calls: list[tuple[Method, Request, int]] = field(default_factory=list, compare=False)
+    calls: list[tuple[Method, CompletionRequest, int]] = field(default_factory=list, compare=False)
 
     def describe(self) -> dict[str, Any]:
         return {"engine": "fake", "model": self.name, "loops": 4, "dtype": "none", "batch_size": self.batch_size, "weights": {}}
@@ -48,7 +48,7 @@ class FakeEngine:
     def warm_up(self, prompts: Sequence[str]) -> None:
         pass
 
-    def complete(self, prompts: Sequence[str], method: Method, request: Request) -> list[Generation]:
+    def complete(self, prompts: Sequence[str], method: Method, request: CompletionRequest) -> list[Generation]:
         self.calls.append((method, request, len(prompts)))
         time.sleep(self.seconds)
         company = sha256("".join(prompts).encode()).hexdigest()

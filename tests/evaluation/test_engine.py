@@ -12,7 +12,7 @@ from decoding.labels import LABEL_PAD, labelled_tokenizer
 from evaluation.fakes import contents
 from loopcd.decoding import Greedy, SelfDraft, SelfEval
 from loopcd.evaluation.data import fingerprint_records, item_number
-from loopcd.evaluation.engine import AHEAD, LocalEngine, Request, seeded, weights_hash
+from loopcd.evaluation.engine import AHEAD, CompletionRequest, LocalEngine, seeded, weights_hash
 from loopcd.evaluation.evaluate import evaluate
 from loopcd.evaluation.plan import RunPlan
 from loopcd.evaluation.specs import parse_methods
@@ -82,7 +82,7 @@ def test_more_than_a_batch_is_handed_over_where_places_are_filled_again(tmp_path
     assert made.ahead(Greedy()) == AHEAD and made.ahead(SelfEval()) == 1
     assert made.ahead(Greedy(draft=SelfDraft())) == 1 and made.ahead(Greedy(draft=SelfDraft(wave=True))) == AHEAD
     seen: list[int] = []
-    request = Request(5, (), str, tuple(range(9)), ended=lambda place, text: seen.append(place))
+    request = CompletionRequest(5, (), str, tuple(range(9)), ended=lambda place, text: seen.append(place))
     texts = made.complete([f"{number}" * (1 + number % 4) for number in range(9)], Greedy(), request)
     assert sorted(seen) == list(range(9)) and len(texts) == 9
 
@@ -106,7 +106,7 @@ def test_draws_depend_neither_on_the_batch_nor_on_a_stop_nor_on_other_items(
 
 def test_seeds_share_no_candidate() -> None:
     def first_of(seed: int | None) -> int:
-        made = seeded(SelfEval(), Request(9, (), str, (1,), seed))
+        made = seeded(SelfEval(), CompletionRequest(9, (), str, (1,), seed))
         assert isinstance(made, SelfEval) and made.question is str
         return made.seed
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from evaluation.fakes import fake_run
-from loopcd.evaluation.examples import pieces
+from loopcd.evaluation.partings import pieces
 from loopcd.evaluation.progress import duration, time_left
 from loopcd.evaluation.runner import Progress
 from loopcd.evaluation.tables import p_value, side_by_side, terminal

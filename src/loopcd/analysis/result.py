@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Literal
 
-from loopcd.evaluation.examples import Example
+from loopcd.evaluation.partings import Parting
 from loopcd.evaluation.statistics import Comparison, Share
 
 # percent: a fraction, shown in percent. points: a difference of fractions, shown signed. times: a ratio.
@@ -115,7 +115,7 @@ class Result:
     table: Table
     finding: Finding
     panels: tuple[Panel, ...] = ()
-    examples: tuple[Example, ...] = ()
+    examples: tuple[Parting, ...] = ()
     notes: tuple[str, ...] = ()  # how something was counted, scaled or left out
     settings: dict[str, Any] = field(default_factory=dict)  # of this element, beside those of the laboratory
 

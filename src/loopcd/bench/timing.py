@@ -89,11 +89,11 @@ class Stopwatch:
         return Sample(amount, self.wall, self.cpu)
 
 
-Task = Callable[[], Sample]
+Timed = Callable[[], Sample]
 
 
 def alternately(
-    tasks: Mapping[str, Task], rounds: int, warm_up: int = 1, seconds: float | None = None
+    tasks: Mapping[str, Timed], rounds: int, warm_up: int = 1, seconds: float | None = None
 ) -> dict[str, list[Sample]]:
     """Each task's samples, one a round. Every second round runs the tasks in reverse; `warm_up` rounds are not counted.
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from loopcd.bench.jobs import Subject, sharpen, token_count
 from loopcd.bench.subjects import MEDIUM, disagreeing
-from loopcd.bench.timing import Sample, Stopwatch, Task, alternately, rates, ratio
+from loopcd.bench.timing import Sample, Stopwatch, Timed, alternately, rates, ratio
 from loopcd.decoding import Greedy, LoopCD, Method
 from loopcd.models.loading import load
 from loopcd.serving.vllm.engine import VLLMEngine
@@ -62,7 +62,7 @@ def _measured(
     started = {"max_num_seqs": len(prompts), "enable_prefix_caching": False} | ({"enforce_eager": True} if eager else {})
     plain = VLLMEngine.load(EngineOptions(source, amateur_loops=()), **started)
     carrying = VLLMEngine.load(EngineOptions(source), **started)
-    tasks: dict[str, Task] = {
+    tasks: dict[str, Timed] = {
         "vllm greedy": _vllm(plain, Greedy(), prompts, subject.max_new_tokens),
         "vllm greedy, amateur carried": _vllm(carrying, Greedy(), prompts, subject.max_new_tokens),
         "vllm loopcd": _vllm(carrying, LoopCD(), prompts, subject.max_new_tokens),
@@ -92,7 +92,7 @@ def is_eager(engine: VLLMEngine) -> bool:
     return workers.llm.llm_engine.vllm_config.model_config.enforce_eager
 
 
-def _vllm(engine: VLLMEngine, method: Method, prompts: Sequence[Sequence[int]], tokens: int) -> Task:
+def _vllm(engine: VLLMEngine, method: Method, prompts: Sequence[Sequence[int]], tokens: int) -> Timed:
     params = [engine.params(tokens, ignore_eos=True, detokenize=False, extra_args=engine.extra_args(method))] * len(prompts)
 
     def run() -> Sample:
@@ -104,7 +104,7 @@ def _vllm(engine: VLLMEngine, method: Method, prompts: Sequence[Sequence[int]], 
     return run
 
 
-def _local(subject: Subject, method: Method, prompts: Sequence[Sequence[int]]) -> Task:
+def _local(subject: Subject, method: Method, prompts: Sequence[Sequence[int]]) -> Timed:
     def run() -> Sample:
         job, watch = subject.job(prompts), Stopwatch()
         with watch.running():

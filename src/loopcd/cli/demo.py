@@ -116,8 +116,8 @@ class Effect:
 
 
 def _task(name: str, limit: int) -> Any:
-    from loopcd.evaluation.registry import make_task
     from loopcd.evaluation.task import TaskOptions
+    from loopcd.evaluation.tasks import make_task
 
     return make_task(name, TaskOptions(limit=limit))
 
@@ -128,12 +128,12 @@ def _evaluated(case: Case, problems: int, out: Path) -> tuple[Any, Any]:
     from loopcd.evaluation.evaluate import default_folder, evaluate
     from loopcd.evaluation.manifest import make_manifest
     from loopcd.evaluation.plan import RunPlan
-    from loopcd.evaluation.progress import shown
+    from loopcd.evaluation.progress import showing_progress
     from loopcd.evaluation.specs import parse_methods
 
     engine, task, plan = LocalEngine.load(case.model), _task(case.task, problems), RunPlan(parse_methods("greedy,loopcd"))
     folder = out / default_folder(make_manifest(task, engine, plan)).name
-    with shown(f"{case.task}, {case.model}") as report:
+    with showing_progress(f"{case.task}, {case.model}") as report:
         return engine, evaluate(task, engine, plan, folder, report, inside=out)
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from loopcd.cli.early import check_task, model_option
 from loopcd.cli.group import Failed, main, print_tables
+from loopcd.cli.refused import check_task, model_option
 
 TASKS = "gsm8k, math500, strategyqa, humaneval, mbpp, gsm8k-lm-eval; built in: steps, -easy, -hard, -shift, -cue, -cue-shift."
 
@@ -74,7 +74,7 @@ def evaluate(
 ) -> None:
     """Methods on a task, paired: accuracies, differences from greedy, speed. Stop it at any time and run it again."""
     check_task(options["task"], options["allow_code_execution"] or prompts)
-    from loopcd.evaluation.progress import announced, shown
+    from loopcd.evaluation.progress import announced, showing_progress
     from loopcd.evaluation.session import Session
 
     if prompts or answers is not None:
@@ -82,7 +82,7 @@ def evaluate(
         _print_prompts(Session(**options)) if answers is None else _print_grades(Session(**options), answers, as_json)
         return
     session = Session(**options, other_engine=_other_engine(engine, tensor_parallel, data_parallel))
-    with shown(f"{session.task}, {session.model}") as report:
+    with showing_progress(f"{session.task}, {session.model}") as report:
         made = session.evaluate(out, report, announced)
     if as_json:
         click.echo(json.dumps({**made.results.with_speeds(), "report": str(made.report)}))
@@ -138,13 +138,13 @@ def _other_engine(name: str, tensor_parallel: int | None, data_parallel: int | N
 def sweep(out: Path | None, metric: str | None, paper_practice: bool, as_json: bool, **options: Any) -> None:
     """The paper's grids on items kept apart, then the chosen setting of each method once on the reported items."""
     check_task(options["task"], options["allow_code_execution"])
-    from loopcd.evaluation.progress import announced, shown
+    from loopcd.evaluation.progress import announced, showing_progress
     from loopcd.evaluation.session import Session
     from loopcd.evaluation.sweep import as_json as sweep_json
 
     session = Session(**options)
     folder = out or Path("results") / f"sweep-{session.task}-{Path(session.model).name}"
-    with shown(f"{session.task}, {session.model}") as report:
+    with showing_progress(f"{session.task}, {session.model}") as report:
         made = session.sweep(folder, metric, paper_practice, report, announced)
     if as_json:
         click.echo(json.dumps(sweep_json(made, paper_practice)))

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from loopcd.cli.early import model_option
 from loopcd.cli.group import main, progress_bar
-from loopcd.cli.methods import build_method, method_options
+from loopcd.cli.method_flags import build_method, method_options
+from loopcd.cli.refused import model_option
 
 
 @main.command()

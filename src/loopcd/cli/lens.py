@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from loopcd.cli.early import check_task, model_option
 from loopcd.cli.group import Failed, main
-from loopcd.cli.methods import build_method
+from loopcd.cli.method_flags import build_method
+from loopcd.cli.refused import check_task, model_option
 
 
 @main.command()
@@ -103,8 +103,8 @@ def _engine(options: dict[str, Any]) -> Any:
 
 
 def _task(options: dict[str, Any], max_new_tokens: int | None) -> Any:
-    from loopcd.evaluation.registry import make_task
     from loopcd.evaluation.task import TaskOptions
+    from loopcd.evaluation.tasks import make_task
 
     return make_task(options["task"], TaskOptions(options["data"], limit=options["problems"], max_new_tokens=max_new_tokens))
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from loopcd.cli.early import check_task, model_option
 from loopcd.cli.group import main
+from loopcd.cli.refused import check_task, model_option
 
 _LOCAL = {"data": "DIR", "exemplars": "FILE", "evalplus_python": "PYTHON"}  # places on this machine, left open when shown
 
@@ -56,7 +56,7 @@ def reproduce(element: str, out: Path | None, cache: Path | None, tuned: bool | 
     from loopcd.analysis.reproduce import limited, summary
     from loopcd.analysis.reproduce import reproduce as run
     from loopcd.evaluation.engine import LocalEngine
-    from loopcd.evaluation.progress import shown
+    from loopcd.evaluation.progress import showing_progress
     from loopcd.evaluation.session import Session
     from loopcd.tracing.writing import own_folder
 
@@ -70,7 +70,7 @@ def reproduce(element: str, out: Path | None, cache: Path | None, tuned: bool | 
     engine = LocalEngine.load(
         session.model, session.dtype, session.device, session.num_loops, session.batch_size, session.allow_pickle
     )
-    with shown(f"{element}, {session.task}, {session.model}") as report:
+    with showing_progress(f"{element}, {session.task}, {session.model}") as report:
         lab = Laboratory(session, engine, cache or own_folder(folder / "cache", folder), Tally(report), tuned)
         made = run(element, lab, folder, lambda name: command_line(name, options, tuned, program))
     if as_json:

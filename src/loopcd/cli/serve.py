@@ -4,8 +4,8 @@ from typing import Any
 
 import click
 
-from loopcd.cli.early import ModelName
 from loopcd.cli.group import main
+from loopcd.cli.refused import ModelName
 
 
 @main.command(context_settings={"ignore_unknown_options": True})

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from loopcd.cli.early import ModelName
 from loopcd.cli.group import main
+from loopcd.cli.refused import ModelName
 
 
 @main.command()
@@ -51,13 +51,13 @@ def _evaluated(model: str, task: str, limit: int, data: str | None, dtype: str |
     """Accuracies with intervals, and the paper's where it has this model and task."""
     from pathlib import Path
 
-    from loopcd.evaluation.progress import announced, shown
+    from loopcd.evaluation.progress import announced, showing_progress
     from loopcd.evaluation.session import Session
 
     session = Session(
         model=model, task=task, limit=limit, data=None if data is None else Path(data), dtype=dtype, device=device
     )
-    with shown(f"{task}, {model}") as progress:
+    with showing_progress(f"{task}, {model}") as progress:
         return session.evaluate(None, progress, announced).results.with_speeds()
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from loopcd.evaluation import paper
 from loopcd.evaluation.engine import Engine
-from loopcd.evaluation.examples import Example, diverging
 from loopcd.evaluation.manifest import begin, make_manifest
+from loopcd.evaluation.partings import Parting, diverging
 from loopcd.evaluation.plan import RunPlan
 from loopcd.evaluation.results import Results, summarise
 from loopcd.evaluation.runner import Outcome, Report, run_all
@@ -29,7 +29,7 @@ Announce = Callable[[dict[str, Any]], None]
 class Evaluation:
     results: Results
     outcomes: tuple[Outcome, ...]
-    examples: tuple[Example, ...]
+    examples: tuple[Parting, ...]
     manifest: dict[str, Any]
     folder: Path
 
@@ -82,7 +82,7 @@ def paper_figures(model: str, task: str, plan: RunPlan, manifest: dict[str, Any]
     return found
 
 
-def _write(store: Store, results: Results, manifest: dict[str, Any], examples: Sequence[Example], remark: str) -> None:
+def _write(store: Store, results: Results, manifest: dict[str, Any], examples: Sequence[Parting], remark: str) -> None:
     store.write("results.json", json.dumps(results.as_json(), indent=2, ensure_ascii=False) + "\n")
     store.write("results.csv", as_csv(results))
     store.write("results.md", markdown(results, manifest, examples, remark))

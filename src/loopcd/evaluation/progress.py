@@ -18,7 +18,7 @@ EVERY = 15.0  # seconds between lines where there is no terminal
 
 
 @contextmanager
-def shown(what: str) -> Iterator[Callable[[State], None]]:
+def showing_progress(what: str) -> Iterator[Callable[[State], None]]:
     if sys.stderr.isatty():
         with _bar(what) as report:
             yield report

@@ -15,12 +15,12 @@ from loopcd.evaluation.data import log
 from loopcd.evaluation.engine import Engine, LocalEngine
 from loopcd.evaluation.evaluate import Announce, Evaluation, evaluate
 from loopcd.evaluation.plan import RunPlan, parse_seeds
-from loopcd.evaluation.registry import CODE_TASKS, make_task
 from loopcd.evaluation.results import Results
 from loopcd.evaluation.runner import Report
 from loopcd.evaluation.specs import MethodSpec, parse_methods
 from loopcd.evaluation.sweep import Sweep, sweep, wanted_grids
 from loopcd.evaluation.task import Split, Task, TaskOptions
+from loopcd.evaluation.tasks import CODE_TASKS, make_task
 from loopcd.models import LoopedModel
 from loopcd.models.loading import find, load_tokenizer
 

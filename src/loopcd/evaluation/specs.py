@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from loopcd.decoding import Method
 from loopcd.decoding.registry import DRAFT, METHODS, build, settings
 
-Setting = bool | int | float | str
+Value = bool | int | float | str
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class MethodSpec:
     """A method's name and the settings that were given for it; all others are the method's own."""
 
     name: str
-    given: tuple[tuple[str, Setting], ...] = ()
+    given: tuple[tuple[str, Value], ...] = ()
 
     def __post_init__(self) -> None:
         if self.name not in METHODS:
@@ -38,7 +38,7 @@ class MethodSpec:
         """The label as a file name."""
         return re.sub(r"[^\w.=+-]+", "_", self.label)
 
-    def filled(self, more: Mapping[str, Setting]) -> MethodSpec:
+    def filled(self, more: Mapping[str, Value]) -> MethodSpec:
         """With these settings where none were given."""
         given = dict(self.given)
         missing = tuple((name, value) for name, value in more.items() if name not in given)
@@ -57,7 +57,7 @@ class MethodSpec:
 
 def parse_methods(text: str) -> tuple[MethodSpec, ...]:
     """`greedy,loopcd:amateur_loop=2,strength=0.1,mti`: a part with `=` and no method's name belongs to the method before."""
-    found: list[tuple[str, list[tuple[str, Setting]]]] = []
+    found: list[tuple[str, list[tuple[str, Value]]]] = []
     for part in (piece.strip() for piece in text.split(",")):
         if not part:
             raise ValueError(f"--methods {text!r}: an empty part between the commas")
@@ -74,7 +74,7 @@ def parse_methods(text: str) -> tuple[MethodSpec, ...]:
     return specs
 
 
-def _add_setting(found: list[tuple[str, list[tuple[str, Setting]]]], part: str, text: str) -> None:
+def _add_setting(found: list[tuple[str, list[tuple[str, Value]]]], part: str, text: str) -> None:
     setting, equals, value = part.partition("=")
     if not equals or not setting or not value:
         raise ValueError(f"--methods {text!r}: {part!r} is not of the form setting=value")
@@ -85,7 +85,7 @@ def _add_setting(found: list[tuple[str, list[tuple[str, Setting]]]], part: str, 
     found[-1][1].append((setting.strip(), _value(value.strip())))
 
 
-def _value(text: str) -> Setting:
+def _value(text: str) -> Value:
     """A number where it reads as one."""
     if text in ("true", "false"):
         return text == "true"

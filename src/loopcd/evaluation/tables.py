@@ -11,8 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from loopcd.evaluation.examples import Example, Piece
 from loopcd.evaluation.grid import Grid
+from loopcd.evaluation.partings import Parting, Piece
 from loopcd.evaluation.results import MethodResult, Results
 from loopcd.evaluation.statistics import Comparison, Share
 
@@ -83,7 +83,7 @@ def terminal(results: Results) -> RenderableType:
     return table
 
 
-def markdown(results: Results, manifest: dict[str, Any], examples: Sequence[Example], remark: str = "") -> str:
+def markdown(results: Results, manifest: dict[str, Any], examples: Sequence[Parting], remark: str = "") -> str:
     headings, rows = cells(results)
     lines = [f"# {results.task}, {results.items} items, {results.model}", ""]
     lines += [f"**{remark}**", ""] if remark else []
@@ -147,12 +147,12 @@ def as_csv(results: Results) -> str:
 # -- examples -----------------------------------------------------------------------------------------------------------
 
 
-def side_by_side(examples: Sequence[Example], colours: bool = True) -> RenderableType:
+def side_by_side(examples: Sequence[Parting], colours: bool = True) -> RenderableType:
     """Where the texts part they are coloured; without colours, in a file say, it stands in brackets."""
     return Group(*(_shown(example, colours) for example in examples))
 
 
-def _shown(example: Example, colours: bool) -> RenderableType:
+def _shown(example: Parting, colours: bool) -> RenderableType:
     caption = Text(f"{example.item.id}, gold {example.item.gold}")  # not a string: brackets in it are no markup
     table = Table(title=Text(example.question[-600:]), title_justify="left", caption=caption, expand=True)
     table.add_column(f"greedy ({_verdict(example.greedy_right)})", overflow="fold", ratio=1)
@@ -171,7 +171,7 @@ def _coloured(pieces: Sequence[Piece], style: str) -> Text:
     return text
 
 
-def _markdown_example(example: Example) -> list[str]:
+def _markdown_example(example: Parting) -> list[str]:
     sides = (
         (f"greedy ({_verdict(example.greedy_right)})", example.greedy),
         (f"{example.method} ({_verdict(example.other_right)})", example.other),

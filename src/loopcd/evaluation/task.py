@@ -62,7 +62,7 @@ class Ceiling:
 
 @runtime_checkable
 class Task(Protocol):
-    """A benchmark, ready to run. Made by the function that the registry holds under its name: `make(name, options)`."""
+    """A benchmark, ready to run. Made by the module that `tasks` has under its name: `make(name, options)`."""
 
     @property
     def name(self) -> str: ...

@@ -10,7 +10,7 @@ import numpy as np
 
 from loopcd.analysis.statistics import hard_tokens
 from loopcd.decoding import Generation, LoopCD, Method
-from loopcd.evaluation.engine import LocalEngine, Request
+from loopcd.evaluation.engine import CompletionRequest, LocalEngine
 from loopcd.evaluation.task import Item, Task
 from loopcd.lens import payload
 from loopcd.tracing import LoopTrace, Written, describe, read_traces, trace_texts
@@ -157,7 +157,9 @@ def search(
     for start in range(0, len(task.items), BATCH):
         items = task.items[start : start + BATCH]
         numbered = tuple(range(start, start + len(items)))
-        asked = Request(max_new_tokens or task.max_new_tokens, task.stop, task.question, numbered, interrupt=interrupt)
+        asked = CompletionRequest(
+            max_new_tokens or task.max_new_tokens, task.stop, task.question, numbered, interrupt=interrupt
+        )
         made = [engine.complete([item.prompt for item in items], method, asked) for method in methods]
         graded = [_graded(task, items, texts) for texts in made]
         tally.done += len(items)

@@ -14,7 +14,7 @@ from loopcd.decoding.chat import text_ids
 from loopcd.decoding.rules import relative_change
 from loopcd.models import LoopedModel, LoopState
 from loopcd.models.coda import CodaModel
-from loopcd.tracing.measure import Setting, measured
+from loopcd.tracing.measure import TraceSetting, measured
 from loopcd.tracing.pieces import text_pieces, texts_of
 from loopcd.tracing.trace import LoopTrace
 
@@ -56,12 +56,12 @@ def trace_texts(
     Amateur and strength are the model's preset where not given.
     """
     checks.whole("batch_size", batch_size, 1)
-    setting = Setting.of(model, num_loops, amateur_loop, strength, plausibility, top)
+    setting = TraceSetting.of(model, num_loops, amateur_loop, strength, plausibility, top)
     return _traces(model, tokenizer, iter(items), setting, batch_size)
 
 
 def _traces(
-    model: LoopedModel, tokenizer: Any, items: Iterator[Written], setting: Setting, batch_size: int
+    model: LoopedModel, tokenizer: Any, items: Iterator[Written], setting: TraceSetting, batch_size: int
 ) -> Iterator[LoopTrace]:
     batch: list[Written] = []
     for item in items:
@@ -73,7 +73,7 @@ def _traces(
         yield from trace_batch(model, tokenizer, batch, setting)
 
 
-def trace_batch(model: LoopedModel, tokenizer: Any, items: Sequence[Written], setting: Setting) -> list[LoopTrace]:
+def trace_batch(model: LoopedModel, tokenizer: Any, items: Sequence[Written], setting: TraceSetting) -> list[LoopTrace]:
     """The traces of texts that go through the model together: all from a drawn initial state, or none."""
     prompts = [_prompt_ids(item.prompt, tokenizer) for item in items]
     for item in items:
@@ -90,7 +90,7 @@ def trace_batch(model: LoopedModel, tokenizer: Any, items: Sequence[Written], se
 
 @torch.no_grad()
 def _read(
-    model: LoopedModel, prompts: Sequence[Sequence[int]], items: Sequence[Written], setting: Setting
+    model: LoopedModel, prompts: Sequence[Sequence[int]], items: Sequence[Written], setting: TraceSetting
 ) -> tuple[list[Tensor], list[Tensor]]:
     """What the head reads [N, width], and the latents' change [N], after each loop, where a token of a text is chosen.
 
@@ -147,7 +147,7 @@ def assembled(
     tokenizer: Any,
     item: Written,
     prompt_ids: Sequence[int],
-    setting: Setting,
+    setting: TraceSetting,
     readouts: Sequence[Tensor],
     changes: Sequence[Tensor],
 ) -> LoopTrace:

@@ -2,7 +2,7 @@
 
 `train` below is the way in: it takes a recipe by name (`recipes/`, described by `recipe`), makes rows of word problems
 (`rows`, `tokenizer`) and runs the resumable `trainer` with an objective over the loops (`objectives`) and Muon
-(`optimisers`, `muon`). `checkpoints` knows the run's folder, `measure` and `curves` what it shows while it runs.
+(`optimisers`, `muon`). `checkpoints` knows the run's folder, `accuracy` and `curves` what it shows while it runs.
 """
 
 from __future__ import annotations

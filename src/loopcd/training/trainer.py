@@ -14,12 +14,12 @@ from transformers import PreTrainedTokenizerFast
 
 from loopcd.evaluation.tasks import steps
 from loopcd.models import LoopedModel
-from loopcd.training.checkpoints import Position, RunFolder, export
-from loopcd.training.measure import Accuracy, accuracy_by_loop
+from loopcd.training.accuracy import Accuracy, accuracy_by_loop
+from loopcd.training.checkpoints import Position, RunFolder, save_model
 from loopcd.training.optimisers import Optimisers, rate_at
 from loopcd.training.progress import Display
 from loopcd.training.recipe import Recipe
-from loopcd.training.rows import Batch, RowMaker, pool_of_batches
+from loopcd.training.rows import RowMaker, TextBatch, pool_of_batches
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Trainer:
             if self.progress >= 1.0:
                 return
 
-    def _batches(self) -> Iterator[Batch]:
+    def _batches(self) -> Iterator[TextBatch]:
         """The text from the present position on; the position is that of the batch after the one given out."""
         position, text = self.position, self.recipe.text
         while True:
@@ -120,7 +120,7 @@ class Trainer:
             position.pool, position.batch = position.pool + 1, 0
             position.equations = text.equations_early if self.progress < 0.5 else text.equations_late
 
-    def _step(self, batch: Batch) -> None:
+    def _step(self, batch: TextBatch) -> None:
         random = Random(f"step/{self.seed}/{self.position.step}")
         loss = self.recipe.objective(self.model, batch, random)
         loss.backward()
@@ -156,7 +156,7 @@ class Trainer:
                 self._report_model(self.folder.snapshot_at(tokens))
 
     def _report_model(self, folder: Path) -> None:
-        export(self._synchronised(), self.tokenizer, folder, self.folder.path)
+        save_model(self._synchronised(), self.tokenizer, folder, self.folder.path)
 
     def _synchronised(self) -> LoopedModel:
         self.plain.load_state_dict(self.model.state_dict())

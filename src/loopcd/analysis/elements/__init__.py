@@ -29,8 +29,8 @@ ELEMENTS: dict[str, str] = {  # name: module and attribute
     "table8": f"{_HERE}.late_flips:TABLE8",
     "table9": f"{_HERE}.robustness:TABLE9",
     "table10": f"{_HERE}.robustness:TABLE10",
-    "fig6": f"{_HERE}.texts:FIG6",
-    "app": f"{_HERE}.texts:APPENDIX",
+    "fig6": f"{_HERE}.changed_texts:FIG6",
+    "app": f"{_HERE}.changed_texts:APPENDIX",
 }
 
 

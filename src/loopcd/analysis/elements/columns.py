@@ -34,7 +34,7 @@ def versus(before: Answers, after: Answers, metric: str) -> Comparison:
     return compare([before.right(metric)], [after.right(metric)])
 
 
-def shown(estimate: Estimate | None, scale: float = 100, digits: int = 1, unit: str = " %") -> str:
+def phrase(estimate: Estimate | None, scale: float = 100, digits: int = 1, unit: str = " %") -> str:
     """For sentences: "3.1 % [2.0, 4.4]"."""
     if estimate is None:
         return "no figure"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loopcd.analysis.elements.columns import accuracy, fraction, paper_heading, points, shown, versus
+from loopcd.analysis.elements.columns import accuracy, fraction, paper_heading, phrase, points, versus
 from loopcd.analysis.elements.element import Element
 from loopcd.analysis.laboratory import GREEDY, Answers, Laboratory, Wanted
 from loopcd.analysis.result import Cell, Column, Estimate, Finding, Result, Table, together, verdict_of
@@ -188,8 +188,8 @@ def _worth(lab: Laboratory, made: dict[str, Answers], speeds: dict[str, Estimate
     faster, both = speeds["exit"], speeds["exit+loopcd"]
     share = made["exit"].outcome.loops / made["exit"].tokens / lab.loops
     told = (
-        f"Early exit runs {100 * share:.0f} % of the loops at {shown(faster, 1, 2, '×')} of greedy's speed; with LoopCD the "
-        f"speed is {shown(both, 1, 2, '×')}, and accuracy changes by {points(gain)} from early exit alone."
+        f"Early exit runs {100 * share:.0f} % of the loops at {phrase(faster, 1, 2, '×')} of greedy's speed; with LoopCD the "
+        f"speed is {phrase(both, 1, 2, '×')}, and accuracy changes by {points(gain)} from early exit alone."
     )
     claim = "early exit about doubles the speed (1.98×), and LoopCD on top of it keeps the speed and adds accuracy"
     return Finding(claim, together([verdict_of(share < 1), faster.above(1), both.above(1), gain.above(0)]), told)

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 
 from loopcd.analysis import statistics
-from loopcd.analysis.elements.columns import fraction, paper_heading, points, shown
+from loopcd.analysis.elements.columns import fraction, paper_heading, phrase, points
 from loopcd.analysis.elements.element import Element
 from loopcd.analysis.elements.uncertainty import graded
 from loopcd.analysis.intervals import estimate, estimates, rate, rate_difference, rate_ratio
@@ -84,8 +84,8 @@ def _fig3(lab: Laboratory) -> Result:
     parts = ", ".join(f"{PLURALS[kind]} {100 * classes[kind] / max(1, total):.0f} %" for kind in CLASSES)
     marked, hard, easy_marked, easy = np.array(sums, dtype=float).T
     told = (
-        f"Of {total} hard tokens: {parts}. Numbers, operators and punctuation are {shown(rate(marked, hard))} of the hard and "
-        f"{shown(rate(easy_marked, easy))} of the easy tokens."
+        f"Of {total} hard tokens: {parts}. Numbers, operators and punctuation are {phrase(rate(marked, hard))} of the hard and "
+        f"{phrase(rate(easy_marked, easy))} of the easy tokens."
     )
     claim = "hard tokens are often numbers, operators, punctuation and words that start a step"
     return Result(table, Finding(claim, more.above(0) if more else "is undecided", told), (panel,))
@@ -128,7 +128,7 @@ def _fig4(lab: Laboratory) -> Result:
         "bars", "Hard tokens", "", "share of tokens", series, (Band(low / 100, high / 100, f"paper: roughly {theirs}", "y"),)
     )
     told = (
-        f"{shown(shares['wrong'], digits=2)} of the tokens of wrong answers and {shown(shares['right'], digits=2)} of those "
+        f"{phrase(shares['wrong'], digits=2)} of the tokens of wrong answers and {phrase(shares['right'], digits=2)} of those "
         f"of right ones are hard{f', a difference of {points(more)}' if more else ''}."
     )
     claim = "wrong answers hold a larger share of hard tokens"
@@ -163,8 +163,8 @@ def _table6(lab: Laboratory) -> Result:
     )
     more = rate_difference(hard_flips, hard, easy_flips, easy)
     told = (
-        f"The contrast flips {shown(rates['hard'], digits=2)} of the hard and {shown(rates['easy'], digits=2)} of the easy "
-        f"tokens{f', a ratio of {shown(times, 1, 1, str())}' if times else ''}."
+        f"The contrast flips {phrase(rates['hard'], digits=2)} of the hard and {phrase(rates['easy'], digits=2)} of the easy "
+        f"tokens{f', a ratio of {phrase(times, 1, 1, str())}' if times else ''}."
     )
     notes = (f"z_{lab.loops} − {lab.strength:g} · z_{lab.amateur} over the whole vocabulary, on greedy's answers.",)
     claim = "the contrast flips hard tokens many times as often as easy ones (10.7 times)"
@@ -218,7 +218,7 @@ def _fig5(lab: Laboratory) -> Result:
     mode, within = int(np.argmax(hard_shares)) + 1, sum(hard_shares[first - 1 : last])
     told = (
         f"Hard tokens peak most often at loop {mode} of {lab.loops} (the amateur is {lab.amateur}), {100 * within:.0f} % of "
-        f"them at loops {first} to {last}; all tokens peak {shown(later, 1, 2, ' loops')} later on average."
+        f"them at loops {first} to {last}; all tokens peak {phrase(later, 1, 2, ' loops')} later on average."
     )
     verdict = together([verdict_of(first <= mode <= last), later.above(0)])
     return Result(table, Finding(claim, verdict, told), (panel,))

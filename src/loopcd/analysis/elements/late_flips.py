@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from loopcd.analysis import statistics
-from loopcd.analysis.elements.columns import fraction, points, shown
+from loopcd.analysis.elements.columns import fraction, phrase, points
 from loopcd.analysis.elements.element import Element
 from loopcd.analysis.elements.uncertainty import graded
 from loopcd.analysis.intervals import rate, rate_difference
@@ -34,7 +34,7 @@ def _table7(lab: Laboratory) -> Result:
         rates = [rate(found * mask, tokens * mask) for mask in (right, ~right)]
         difference = rate_difference(found * ~right, tokens * ~right, found * right, tokens * right)
         rows.append((kind, *rates, difference, *(fraction(theirs) for theirs in paper.FREQUENCIES[kind])))
-        wrong, fine = shown(rates[1], digits=2), shown(rates[0], digits=2)
+        wrong, fine = phrase(rates[1], digits=2), phrase(rates[0], digits=2)
         parts.append(f"{kind} is found at {wrong} of the tokens of wrong and {fine} of right answers")
         more.append(difference.above(0) if difference else "is undecided")
     rarer = rate_difference(np.array(counts["early overconfidence"]), tokens, np.array(counts["Late-Flip"]), tokens)
@@ -96,7 +96,9 @@ def _table8(lab: Laboratory) -> Result:
         f"first choice of loops {lab.loops // 2 + 1} to {lab.loops}, greedy decoding goes on. Intervals resample answers.",
     )
     claim = "taking late revisions back breaks right answers more often than it repairs wrong ones"
-    told = f"Reverting a Late-Flip repairs {shown(repaired)} of the wrong answers and breaks {shown(broken)} of the right ones"
+    told = (
+        f"Reverting a Late-Flip repairs {phrase(repaired)} of the wrong answers and breaks {phrase(broken)} of the right ones"
+    )
     told += f": {points(more, 1)} apart." if more else "; there are too few of them to compare."
     return Result(table, Finding(claim, more.above(0) if more else "is undecided", told), notes=notes)
 

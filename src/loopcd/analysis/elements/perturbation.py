@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from loopcd.analysis import statistics
-from loopcd.analysis.elements.columns import fraction, points, shown
+from loopcd.analysis.elements.columns import fraction, phrase, points
 from loopcd.analysis.elements.element import Element
 from loopcd.analysis.elements.uncertainty import graded
 from loopcd.analysis.laboratory import Laboratory
@@ -72,8 +72,8 @@ def _sensitive(broken: dict[str, list[bool]]) -> Finding:
     rates = {kind: Estimate.of(wilson(sum(wrong), len(wrong))) for kind, wrong in broken.items()}
     more = Estimate.difference(compare([broken["easy"]], [broken["hard"]]))
     told = (
-        f"Replacing hard tokens breaks {shown(rates['hard'])} of the right answers, replacing as many easy ones "
-        f"{shown(rates['easy'])}: a difference of {points(more, 1)}."
+        f"Replacing hard tokens breaks {phrase(rates['hard'])} of the right answers, replacing as many easy ones "
+        f"{phrase(rates['easy'])}: a difference of {points(more, 1)}."
     )
     return Finding(CLAIM, more.above(0), told)
 

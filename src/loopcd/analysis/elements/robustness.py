@@ -75,17 +75,17 @@ def _listed(names: Sequence[str]) -> str:
 # -- Table 10
 
 
-def seeded(lab: Laboratory) -> Wanted:
+def seeded_answers(lab: Laboratory) -> Wanted:
     heat = 0.0 if lab.engine.model.has_initial_state else HEAT
     return Wanted((GREEDY, lab.loopcd()), seeds=SEEDS, temperature=heat)
 
 
 def _wanted_table10(lab: Laboratory) -> Sequence[Wanted]:
-    return (seeded(lab),)
+    return (seeded_answers(lab),)
 
 
 def _table10(lab: Laboratory) -> Result:
-    wanted = seeded(lab)
+    wanted = seeded_answers(lab)
     made = lab.answers(*wanted.methods, seeds=SEEDS, temperature=wanted.temperature)
     by_method = {"greedy": made[: len(SEEDS)], "loopcd": made[len(SEEDS) :]}
     columns = [Column("method", "method")]

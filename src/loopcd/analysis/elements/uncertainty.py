@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from loopcd.analysis import statistics
-from loopcd.analysis.elements.columns import shown
+from loopcd.analysis.elements.columns import phrase
 from loopcd.analysis.elements.element import Element
 from loopcd.analysis.intervals import estimate, estimates, mean
 from loopcd.analysis.laboratory import GREEDY, Laboratory
@@ -49,8 +49,8 @@ def _fig2a(lab: Laboratory) -> Result:
     )
     above = _chance_higher(entropies[~right], entropies[right])
     told = (
-        f"The mean trace entropy is {shown(means['wrong'], 1, 3, ' nats')} for wrong and "
-        f"{shown(means['right'], 1, 3, ' nats')} for right answers; a wrong answer's is the higher one in "
+        f"The mean trace entropy is {phrase(means['wrong'], 1, 3, ' nats')} for wrong and "
+        f"{phrase(means['right'], 1, 3, ' nats')} for right answers; a wrong answer's is the higher one in "
         f"{_percent(above)} of the pairs."
     )
     finding = Finding("wrong answers have a higher trace entropy", higher.above(0) if higher else "is undecided", told)
@@ -166,7 +166,7 @@ def _dynamics(lab: Laboratory, curves: dict[tuple[str, str], list[Estimate | Non
         f"The mean margin of hard tokens peaks at loop {peaks['hard']} of {lab.loops} with {max(margins['hard']):.1f} and "
         f"ends at {margins['hard'][-1]:.1f}, that of easy tokens peaks at loop {peaks['easy']} with "
         f"{max(margins['easy']):.1f} and ends at {margins['easy'][-1]:.1f}; after the last loop the entropy of hard tokens "
-        f"minus that of easy ones is {shown(more, 1, 2, ' nats')}."
+        f"minus that of easy ones is {phrase(more, 1, 2, ' nats')}."
     )
     higher: Verdict = more.above(0) if more else "is undecided"
     return Finding(claim, together([verdict_of(peaks["hard"] < lab.loops), verdict_of(rises), higher]), told)

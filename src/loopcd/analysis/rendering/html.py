@@ -13,7 +13,7 @@ from html import escape
 from loopcd.analysis.rendering.cells import heading, shown
 from loopcd.analysis.rendering.page import Page
 from loopcd.analysis.result import Table, Verdict
-from loopcd.evaluation.examples import Example, Piece
+from loopcd.evaluation.partings import Parting, Piece
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 MARKS: dict[Verdict, str] = {"holds": "✓", "holds in part": "◐", "does not hold": "✗", "is undecided": "?"}
@@ -112,7 +112,7 @@ def _classes(figure: bool, theirs: bool) -> str:
     return f' class="{" ".join(named)}"' if named else ""
 
 
-def _example(example: Example) -> str:
+def _example(example: Parting) -> str:
     title = f"{example.item.id}, right answer {example.item.gold}"
     sides = (
         ("greedy", example.greedy_right, example.greedy, "del"),

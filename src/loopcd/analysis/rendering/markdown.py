@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from loopcd.analysis.rendering.cells import heading, shown
 from loopcd.analysis.rendering.page import Page
 from loopcd.analysis.result import Cell, Table, Unit
-from loopcd.evaluation.examples import Example, Piece
 from loopcd.evaluation.grid import Grid
+from loopcd.evaluation.partings import Parting, Piece
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
 
@@ -58,7 +58,7 @@ def _has_intervals(table: Table) -> bool:
     return any("[" in shown(cell, "number") for row in table.rows for cell in row if not isinstance(cell, str))
 
 
-def example_lines(example: Example) -> list[str]:
+def example_lines(example: Parting) -> list[str]:
     """Both texts in code blocks; what differs stands between ⟦ and ⟧."""
     lines = [f"## {escaped(example.item.id)}, right answer {escaped(str(example.item.gold))}", ""]
     lines += [f"> {escaped(line)}" for line in example.question.splitlines()]

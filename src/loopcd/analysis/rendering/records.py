@@ -11,7 +11,7 @@ from typing import Any
 
 from loopcd.analysis.rendering.page import Page
 from loopcd.analysis.result import Cell, Estimate, Panel, Table
-from loopcd.evaluation.examples import Example
+from loopcd.evaluation.partings import Parting
 
 
 def as_json(page: Page) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
     }
 
 
-def _example(example: Example) -> dict[str, Any]:
+def _example(example: Parting) -> dict[str, Any]:
     def pieces(side: Iterable[Any]) -> list[dict[str, Any]]:
         return [{"text": piece.text, "differs": piece.differs} for piece in side]
 

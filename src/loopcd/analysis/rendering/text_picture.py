@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from loopcd.analysis.rendering.pictures import STYLES, canvas, readable, saved
-from loopcd.evaluation.examples import Example, Piece
+from loopcd.evaluation.partings import Parting, Piece
 
 COLUMNS = 58  # characters of a line
 LINES = 40  # of an example at most
@@ -16,7 +16,7 @@ SIZE = 8.8  # points; a monospaced character is 0.602 of that wide
 Cells = list[tuple[str, bool]]  # characters of a line, and whether each differs
 
 
-def draw_texts(examples: Sequence[Example]) -> tuple[bytes, bytes]:
+def draw_texts(examples: Sequence[Parting]) -> tuple[bytes, bytes]:
     """(SVG, PNG)"""
     blocks = [_block(example) for example in examples]
     rows = sum(1 + len(question) + 1 + max(len(left), len(right)) + 1 for question, left, right in blocks)
@@ -32,7 +32,7 @@ def draw_texts(examples: Sequence[Example]) -> tuple[bytes, bytes]:
         return saved(figure)
 
 
-def _block(example: Example) -> tuple[list[str], list[Cells], list[Cells]]:
+def _block(example: Parting) -> tuple[list[str], list[Cells], list[Cells]]:
     """The question's lines and both texts' lines, cut to what a page can hold."""
     question = textwrap.wrap(" ".join(example.question.split())[-600:], 2 * COLUMNS + 2)
     return question, _wrapped(example.greedy)[:LINES], _wrapped(example.other)[:LINES]
@@ -55,7 +55,7 @@ def _wrapped(pieces: Sequence[Piece]) -> list[Cells]:
     return lines
 
 
-def _draw(axes: Any, at: float, example: Example, question: list[str], left: list[Cells], right: list[Cells]) -> float:
+def _draw(axes: Any, at: float, example: Parting, question: list[str], left: list[Cells], right: list[Cells]) -> float:
     style = {"fontsize": SIZE, "family": "monospace", "va": "baseline", "parse_math": False}
     for number, line in enumerate([f"{example.item.id}, right answer {example.item.gold}", *question]):
         axes.text(1, at + number, readable(line), color="#555555", weight="bold" if number == 0 else "normal", **style)

@@ -15,7 +15,7 @@ from typing import Any
 
 from loopcd.decoding.texts import trim
 from loopcd.evaluation.chat import Chat
-from loopcd.evaluation.code.bridge import NEEDS_CONSENT, CodeSettings, Dataset, Program, Report, check, download, grade
+from loopcd.evaluation.code.bridge import NEEDS_CONSENT, CodeSettings, Dataset, Grading, Program, check, download, grade
 from loopcd.evaluation.code.gold import ceiling
 from loopcd.evaluation.data import DataFile, halves, read_lines, subset
 from loopcd.evaluation.task import Ceiling, Grades, Item, TaskOptions
@@ -40,7 +40,7 @@ class CodeTask:
     file: DataFile
     split: str
     prompt: str  # "chat" or "plain"
-    found: Report | None  # what programs are run with; None: the items alone were asked for
+    found: Grading | None  # what programs are run with; None: the items alone were asked for
     settings: CodeSettings = field(repr=False)
     metrics: tuple[str, ...] = ("base", "plus")
 
@@ -59,11 +59,11 @@ class CodeTask:
         versions = self._allowed().versions
         return ceiling(self.name, [item.document for item in self.items], self.file.sha256, versions, self._run)
 
-    def _run(self, problems: Sequence[dict[str, Any]], programs: Sequence[Program]) -> Report:
+    def _run(self, problems: Sequence[dict[str, Any]], programs: Sequence[Program]) -> Grading:
         self._allowed()
         return grade(self.name, problems, programs, self.settings, progress=show_progress)
 
-    def _allowed(self) -> Report:
+    def _allowed(self) -> Grading:
         if self.found is None:
             raise ValueError(f"{self.name}: {NEEDS_CONSENT}")
         return self.found

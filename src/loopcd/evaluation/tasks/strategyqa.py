@@ -62,7 +62,7 @@ def answer_of(text: str) -> str | None:
 
 
 def make(name: str, options: TaskOptions) -> StrategyQA:
-    examples, source = read_examples(_exemplars(options))
+    examples, source = read_exemplars(_exemplars(options))
     if options.data is None:
         records, file = from_hub("tasksource/strategy-qa", None, "train")
     else:
@@ -95,7 +95,7 @@ def _exemplars(options: TaskOptions) -> Path:
     )
 
 
-def read_examples(path: Path) -> tuple[list[str], DataFile]:
+def read_exemplars(path: Path) -> tuple[list[str], DataFile]:
     """The examples, each as it stands in the prompt."""
     if not path.is_file():
         raise ValueError(f"--exemplars {path}: there is no such file")

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 
 from loopcd.decoding import Generation, Greedy, LoopCD, LoopGuidance, Method
 from loopcd.decoding.texts import trim
-from loopcd.evaluation.engine import Request, plain, weights_hash
+from loopcd.evaluation.engine import CompletionRequest, plain, weights_hash
 from loopcd.evaluation.session import Session
 from loopcd.models import LoopedModel
 from loopcd.models.presets import empty_model
@@ -135,7 +135,7 @@ class VLLMEngine:
     def warm_up(self, prompts: Sequence[str]) -> None:
         self.workers.generate(self._encode(prompts), [self.params(2)] * len(prompts))
 
-    def complete(self, prompts: Sequence[str], method: Method, request: Request) -> list[Generation]:
+    def complete(self, prompts: Sequence[str], method: Method, request: CompletionRequest) -> list[Generation]:
         extra = self.extra_args(method)
         params = [
             self.params(

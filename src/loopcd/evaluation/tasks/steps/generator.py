@@ -11,9 +11,9 @@ from random import Random
 
 from loopcd.evaluation.tasks.steps.draw import Draw
 from loopcd.evaluation.tasks.steps.equations import Unsuitable
-from loopcd.evaluation.tasks.steps.families import FAMILIES, Family
+from loopcd.evaluation.tasks.steps.families import FAMILIES, ProblemFamily
 from loopcd.evaluation.tasks.steps.knobs import SPLITS, VARIANTS, Knobs
-from loopcd.evaluation.tasks.steps.problem import Cue, Draft, Problem, operations_of
+from loopcd.evaluation.tasks.steps.problem import Cue, Problem, Sketch, operations_of
 from loopcd.evaluation.tasks.steps.splits import split_of
 
 
@@ -44,7 +44,7 @@ def problem_at(variant: str, split: str, seed: int, index: int) -> Problem:
 
 
 def _attempt_until(
-    random: Random, knobs: Knobs, family: Family, operations: int, cue: Cue | None, split: str, attempts: int = 400
+    random: Random, knobs: Knobs, family: ProblemFamily, operations: int, cue: Cue | None, split: str, attempts: int = 400
 ) -> Problem | None:
     """None when this combination seems to have no problem in this split; a few combinations are very small."""
     for _ in range(attempts):
@@ -57,7 +57,7 @@ def _attempt_until(
     return None
 
 
-def _build(random: Random, knobs: Knobs, family: Family, operations: int, cue: Cue | None) -> Problem:
+def _build(random: Random, knobs: Knobs, family: ProblemFamily, operations: int, cue: Cue | None) -> Problem:
     draw = Draw(random, knobs)
     # The last line of an intermediate question is not needed: it is built, told as a fact, and left out of the answer.
     draft = family.build(draw, operations + (cue == "intermediate"), cue == "keyword")
@@ -75,7 +75,7 @@ def _build(random: Random, knobs: Knobs, family: Family, operations: int, cue: C
     return Problem(question, answer, gold, family.name, computed, cue)
 
 
-def _question(draft: Draft, asks: str, cue: Cue | None) -> str:
+def _question(draft: Sketch, asks: str, cue: Cue | None) -> str:
     late = (draft.irrelevant,) if cue == "distractor" else ()
     return " ".join([*draft.facts, *late, asks])
 

@@ -24,7 +24,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Draft:
+class Sketch:
     """A family's proposal: the facts in order, the worked lines, and a sentence that is true but of no use."""
 
     facts: tuple[str, ...]

@@ -11,22 +11,22 @@ from loopcd.evaluation.tasks.steps.families.compare import compare
 from loopcd.evaluation.tasks.steps.families.groups import groups
 from loopcd.evaluation.tasks.steps.families.shop import shop
 from loopcd.evaluation.tasks.steps.families.work import work
-from loopcd.evaluation.tasks.steps.problem import Cue, Draft
+from loopcd.evaluation.tasks.steps.problem import Cue, Sketch
 
 
 @dataclass(frozen=True)
-class Family:
+class ProblemFamily:
     """`build(draw, operations, reverse)`; `cues` are the ways in which a problem of this family can mislead."""
 
     name: str
-    build: Callable[[Draw, int, bool], Draft]
+    build: Callable[[Draw, int, bool], Sketch]
     cues: tuple[Cue, ...]
 
 
-FAMILIES: tuple[Family, ...] = (
-    Family("chain", chain, ("intermediate", "distractor")),
-    Family("compare", compare, ("keyword",)),
-    Family("groups", groups, ("intermediate", "distractor")),
-    Family("shop", shop, ("intermediate", "distractor")),
-    Family("work", work, ("intermediate", "distractor")),
+FAMILIES: tuple[ProblemFamily, ...] = (
+    ProblemFamily("chain", chain, ("intermediate", "distractor")),
+    ProblemFamily("compare", compare, ("keyword",)),
+    ProblemFamily("groups", groups, ("intermediate", "distractor")),
+    ProblemFamily("shop", shop, ("intermediate", "distractor")),
+    ProblemFamily("work", work, ("intermediate", "distractor")),
 )

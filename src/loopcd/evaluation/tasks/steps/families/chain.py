@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from loopcd.evaluation.tasks.steps.draw import DAYS, Draw, pronoun
 from loopcd.evaluation.tasks.steps.equations import Operation
-from loopcd.evaluation.tasks.steps.problem import Draft, Line
+from loopcd.evaluation.tasks.steps.problem import Line, Sketch
 
 FRACTIONS = {2: "half", 3: "a third", 4: "a quarter"}
 
@@ -17,7 +17,7 @@ class Event:
     operation: Operation
 
 
-def chain(draw: Draw, operations: int, reverse: bool = False) -> Draft:
+def chain(draw: Draw, operations: int, reverse: bool = False) -> Sketch:
     """A start, then events until they take `operations` operations. `reverse` has no meaning here.
 
     Two events of one operation each are worked out in one equation, `( 14 + 5 ) * 2`.
@@ -39,7 +39,7 @@ def chain(draw: Draw, operations: int, reverse: bool = False) -> Draft:
         value = event.operation.value
         if not remaining:
             break
-    return Draft(tuple(facts), tuple(lines), f"{draw.person()} has {draw.amount()} {item}.")
+    return Sketch(tuple(facts), tuple(lines), f"{draw.person()} has {draw.amount()} {item}.")
 
 
 def _event(draw: Draw, value: int | Operation, item: str, remaining: int) -> Event:

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from loopcd.evaluation.tasks.steps.draw import Draw
 from loopcd.evaluation.tasks.steps.equations import Operation, Symbol, total
-from loopcd.evaluation.tasks.steps.problem import Draft, Line
+from loopcd.evaluation.tasks.steps.problem import Line, Sketch
 
 OPPOSITE: dict[Symbol, Symbol] = {"+": "-", "-": "+", "*": "/", "/": "*"}
 
@@ -23,7 +23,7 @@ class Relation:
     number: int
 
 
-def compare(draw: Draw, operations: int, reverse: bool = False) -> Draft:
+def compare(draw: Draw, operations: int, reverse: bool = False) -> Sketch:
     """People in a row, each compared with the one before; with `reverse`, one comparison is told the other way round."""
     item = draw.item()
     summed = 0 if operations == 1 else draw.choice((0, 0, 1, 2)) if operations > 3 else draw.choice((0, 0, 1))
@@ -45,7 +45,7 @@ def compare(draw: Draw, operations: int, reverse: bool = False) -> Draft:
         lines.append(_together(people, values, item, summed))
     if draw.chance(draw.knobs.shuffled):
         draw.random.shuffle(facts)
-    return Draft(tuple(facts), tuple(lines), f"{draw.person()} has {draw.amount()} {item}.")
+    return Sketch(tuple(facts), tuple(lines), f"{draw.person()} has {draw.amount()} {item}.")
 
 
 def _relation(draw: Draw, item: str) -> Relation:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from loopcd.evaluation.tasks.steps.draw import Draw
 from loopcd.evaluation.tasks.steps.equations import Operation, total
-from loopcd.evaluation.tasks.steps.problem import Draft, Line
+from loopcd.evaluation.tasks.steps.problem import Line, Sketch
 
 
-def groups(draw: Draw, operations: int, reverse: bool = False) -> Draft:
+def groups(draw: Draw, operations: int, reverse: bool = False) -> Sketch:
     """One kind of container for 2 or 3 operations, two kinds for 4 and 5, three from 6. `reverse` has no meaning here."""
     item = draw.item()
     kinds = 1 + (operations > 3) + (operations > 5)
@@ -33,4 +33,4 @@ def groups(draw: Draw, operations: int, reverse: bool = False) -> Draft:
         facts.append(f"The others are shared by {sharing} friends.")
         share = Operation("/", value, sharing)
         lines.append(Line("Each friend gets", share, item, f"How many {item} does each friend get?"))
-    return Draft(tuple(facts), tuple(lines), f"There are {draw.amount()} {draw.item()} on the table.")
+    return Sketch(tuple(facts), tuple(lines), f"There are {draw.amount()} {draw.item()} on the table.")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from loopcd.evaluation.tasks.steps.draw import Draw, pronoun
 from loopcd.evaluation.tasks.steps.equations import Operation, total
-from loopcd.evaluation.tasks.steps.problem import Draft, Line
+from loopcd.evaluation.tasks.steps.problem import Line, Sketch
 
 
-def shop(draw: Draw, operations: int, reverse: bool = False) -> Draft:
+def shop(draw: Draw, operations: int, reverse: bool = False) -> Sketch:
     """One good and the change (2), two goods (3), with change (4); three goods from 5. `reverse` has no meaning here."""
     buyer = draw.person()
     kinds = 1 + (operations > 2) + (operations > 4)
@@ -27,4 +27,4 @@ def shop(draw: Draw, operations: int, reverse: bool = False) -> Draft:
         facts.append(f"{pronoun(buyer).capitalize()} pays with {paid} dollars.")
         back = Operation("-", paid, cost.value)
         lines.append(Line(f"{buyer} gets back", back, "dollars", f"How many dollars does {buyer} get back?"))
-    return Draft(tuple(facts), tuple(lines), f"A {draw.good()} costs {draw.few()} dollars.")
+    return Sketch(tuple(facts), tuple(lines), f"A {draw.good()} costs {draw.few()} dollars.")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from loopcd.evaluation.tasks.steps.draw import Draw
 from loopcd.evaluation.tasks.steps.equations import Operation, total
-from loopcd.evaluation.tasks.steps.problem import Draft, Line
+from loopcd.evaluation.tasks.steps.problem import Line, Sketch
 
 
-def work(draw: Draw, operations: int, reverse: bool = False) -> Draft:
+def work(draw: Draw, operations: int, reverse: bool = False) -> Sketch:
     """Two people (2 operations), a loss (3), a sharing (4); more people beyond that. `reverse` has no meaning here."""
     item = draw.item()
     count = max(2, operations - 2)
@@ -30,4 +30,4 @@ def work(draw: Draw, operations: int, reverse: bool = False) -> Draft:
         facts.append(f"They put the {item} into {sharing} {draw.container()}.")
         share = Operation("/", value, sharing)
         lines.append(Line("Each holds", share, item, f"How many {item} does each hold?"))
-    return Draft(tuple(facts), tuple(lines), f"{draw.person()} has {draw.amount()} {draw.item()}.")
+    return Sketch(tuple(facts), tuple(lines), f"{draw.person()} has {draw.amount()} {draw.item()}.")

@@ -20,7 +20,7 @@ class ModelName(click.ParamType):
 def check_task(name: str, allow_code_execution: bool = True) -> None:
     """Refuse a task that there is not, and one that runs programs where nobody allowed it."""
     from loopcd.evaluation.code.bridge import NEEDS_CONSENT
-    from loopcd.evaluation.registry import CODE_TASKS, check_name
+    from loopcd.evaluation.tasks import CODE_TASKS, check_name
 
     check_name(name)
     if name in CODE_TASKS and not allow_code_execution:

@@ -21,7 +21,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Example:
+class Parting:
     """One item as greedy and as another method answered it."""
 
     item: Item
@@ -33,7 +33,7 @@ class Example:
     other_right: bool
 
 
-def diverging(task: Task, outcomes: Sequence[Outcome], number: int = 3) -> list[Example]:
+def diverging(task: Task, outcomes: Sequence[Outcome], number: int = 3) -> list[Parting]:
     """Up to `number` items on which greedy and the first other method wrote different texts.
 
     In turn: one that became right, one that became wrong, one that stayed what it was.
@@ -54,11 +54,11 @@ def diverging(task: Task, outcomes: Sequence[Outcome], number: int = 3) -> list[
     return [_example(task, greedy, other, place) for place in chosen[:number]]
 
 
-def _example(task: Task, greedy: Outcome, other: Outcome, place: int) -> Example:
+def _example(task: Task, greedy: Outcome, other: Outcome, place: int) -> Parting:
     item, metric = task.items[place], task.metrics[0]
     before, after = pieces(greedy.texts[place].strip()[:LONGEST], other.texts[place].strip()[:LONGEST])
     question, method = task.question(item.prompt), other.run.method.label
-    return Example(item, question, method, before, after, greedy.grades[place][metric], other.grades[place][metric])
+    return Parting(item, question, method, before, after, greedy.grades[place][metric], other.grades[place][metric])
 
 
 def pieces(before: str, after: str) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
