@@ -30,7 +30,7 @@ from loopcd.analysis.result import Cell, Column, Estimate, Finding, Result, Tabl
 from loopcd.analysis.traced import greedy_traces
 from loopcd.decoding import LoopCD, Method, rules
 from loopcd.decoding.auto import AmateurRule, AutoScorer, candidate_loops
-from loopcd.decoding.engine import Engine
+from loopcd.decoding.reader import Reader
 from loopcd.decoding.scoring import Scorer
 from loopcd.evaluation.data import item_number
 from loopcd.evaluation.engine import CompletionRequest
@@ -114,10 +114,10 @@ class ChosenAmateur(Method):
     variant: Variant = Variant("divergence", 0.3)
     plausibility: float = 0.1
 
-    def scorer(self, engine: Engine, tokenizer: object) -> Scorer:
-        loops, strength = candidate_loops(engine.num_loops), self.variant.strength
+    def scorer(self, reader: Reader, tokenizer: object) -> Scorer:
+        loops, strength = candidate_loops(reader.num_loops), self.variant.strength
         settings = {"strength": strength, "plausibility": self.plausibility}
-        return AutoScorer(engine.model, loops, self.variant.amateur, "shared", **settings)
+        return AutoScorer(reader.model, loops, self.variant.amateur, "shared", **settings)
 
 
 def method_of(variant: Variant) -> Method:

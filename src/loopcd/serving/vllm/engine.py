@@ -22,7 +22,7 @@ from loopcd.evaluation.session import Session
 from loopcd.models import LoopedModel
 from loopcd.models.presets import empty_model
 from loopcd.serving.vllm import register
-from loopcd.serving.vllm.options import GRACE, MISSING, Engine, EngineOptions, be_patient
+from loopcd.serving.vllm.options import GRACE, MISSING, EngineOptions, ResolvedOptions, be_patient
 from loopcd.serving.vllm.served import FIELDS, GUIDANCE, GUIDANCE_FIELDS, PREFIX, SWITCH, Served
 
 AT_ONCE = 256  # prompts handed over together, times the replicas; vLLM makes its own batches of them
@@ -35,7 +35,7 @@ class VLLMEngine:
     model: LoopedModel  # its shapes only, without weights
     tokenizer: Any
     name: str
-    started: Engine
+    started: ResolvedOptions
     workers: Workers
     batch_size: int
 
