@@ -14,7 +14,7 @@ from benchmarks.plot import draw
 from loopcd.bench.parts import merged
 from loopcd.bench.tables import percent, tables
 from loopcd.decoding.rounds import NEAR
-from loopcd.evaluation.grid import Grid
+from loopcd.evaluation.table import Table
 from loopcd.tracing.writing import write_whole
 
 _HEAD = """# Performance
@@ -180,7 +180,7 @@ def _contested(run: Mapping[str, Any]) -> str:
     )
 
 
-def traffic_table(views: Mapping[str, Outlook]) -> Grid:
+def traffic_table(views: Mapping[str, Outlook]) -> Table:
     columns = ["bytes for a token", "one loop", "loops", "rest of the weights", "keys and values", "in all"]
     rows = []
     for name, view in views.items():
@@ -189,10 +189,10 @@ def traffic_table(views: Mapping[str, Outlook]) -> Grid:
         sizes = [f"{size / 1e9:.2f} GB" for size in (rest, traffic.cache, traffic.per_token())]
         limits = [f"{view.limits[gpu]:.0f}" for gpu in GPUS]
         rows.append([name, f"{traffic.loop / 1e9:.2f} GB", str(traffic.loops), *sizes, *limits])
-    return Grid("Traffic", [*columns, *(f"tokens/s, {gpu}" for gpu in GPUS)], rows)
+    return Table.of("Traffic", [*columns, *(f"tokens/s, {gpu}" for gpu in GPUS)], rows)
 
 
-def plan_tables(views: Mapping[str, Outlook]) -> Iterator[Grid]:
+def plan_tables(views: Mapping[str, Outlook]) -> Iterator[Table]:
     """Rounds, then waves."""
     rounds, waves = [], []
     for name, view in views.items():
@@ -201,8 +201,8 @@ def plan_tables(views: Mapping[str, Outlook]) -> Iterator[Grid]:
             rounds.append([label, *(f"{x.gain:.2f} (k = {x.length})" for x in each)])
             waves.append([label, *(f"{x.wave:.2f}" for x in each)])
     chances = [f"p = {p}" for p in ACCEPTANCES]
-    yield Grid("Plans", ["expected gain by acceptance, rounds", *chances], rounds)
-    yield Grid("Plans of waves", ["expected gain by acceptance, waves", *chances], waves)
+    yield Table.of("Plans", ["expected gain by acceptance, rounds", *chances], rounds)
+    yield Table.of("Plans of waves", ["expected gain by acceptance, waves", *chances], waves)
 
 
 @click.command()

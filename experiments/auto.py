@@ -26,7 +26,7 @@ from experiments.contests import Contests, at_loop
 from loopcd.analysis.elements.columns import points
 from loopcd.analysis.elements.element import Element
 from loopcd.analysis.laboratory import GREEDY, Laboratory, Wanted
-from loopcd.analysis.result import Cell, Column, Estimate, Finding, Result, Table
+from loopcd.analysis.result import Finding, Result
 from loopcd.analysis.traced import greedy_traces
 from loopcd.decoding import LoopCD, Method, rules
 from loopcd.decoding.auto import AmateurRule, AutoScorer, candidate_loops
@@ -38,6 +38,7 @@ from loopcd.evaluation.plan import batches
 from loopcd.evaluation.runner import Progress
 from loopcd.evaluation.statistics import compare, wilson
 from loopcd.evaluation.store import sample_line
+from loopcd.evaluation.table import Cell, Column, Estimate, Table
 from loopcd.evaluation.task import Split
 
 STRENGTHS = (0.1, 0.2, 0.3, 0.5)

@@ -15,10 +15,11 @@ from loopcd.analysis.elements.comparison import chosen, grids
 from loopcd.analysis.elements.hard_tokens import token_class, visible
 from loopcd.analysis.elements.settings import PLACES, place_shares
 from loopcd.analysis.laboratory import GREEDY, Laboratory
-from loopcd.analysis.result import Cell, Estimate, Result, Table
+from loopcd.analysis.result import Result
 from loopcd.decoding.selective import kind_numeric
 from loopcd.evaluation import paper
 from loopcd.evaluation.specs import MethodSpec
+from loopcd.evaluation.table import Cell, Estimate, Table
 from loopcd.models.presets import PUBLIC, Preset
 
 TRACED = ("fig2a", "fig2bc", "table1", "fig3", "fig4", "table6", "fig5", "table7", "table8")

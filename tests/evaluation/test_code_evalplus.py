@@ -18,8 +18,8 @@ from loopcd.evaluation.code.gold import ceiling
 from loopcd.evaluation.engine import CompletionRequest
 from loopcd.evaluation.evaluate import evaluate
 from loopcd.evaluation.plan import RunPlan
+from loopcd.evaluation.report import note
 from loopcd.evaluation.specs import parse_methods
-from loopcd.evaluation.tables import note
 from loopcd.evaluation.task import Task, TaskOptions
 from loopcd.evaluation.tasks import code_tasks
 

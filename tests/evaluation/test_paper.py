@@ -9,9 +9,9 @@ from evaluation.fakes import FakeEngine
 from loopcd.evaluation import paper
 from loopcd.evaluation.evaluate import evaluate
 from loopcd.evaluation.plan import RunPlan
+from loopcd.evaluation.report import cells
 from loopcd.evaluation.session import Session
 from loopcd.evaluation.specs import parse_methods
-from loopcd.evaluation.tables import cells
 from loopcd.evaluation.task import Item, TaskOptions
 from loopcd.evaluation.tasks import make_task
 from loopcd.evaluation.tasks.gsm8k import GSM8K

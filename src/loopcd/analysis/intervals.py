@@ -11,8 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from loopcd.analysis.result import Estimate
 from loopcd.evaluation.statistics import BOOTSTRAP_SEED, LEVEL, wilson
+from loopcd.evaluation.table import Estimate
 
 RESAMPLES = 4000
 FEWEST = 10  # answers that a rate must come from to get an interval: fewer cannot show how much answers differ

@@ -8,12 +8,11 @@ from pathlib import Path
 
 from loopcd.analysis.elements import Element, elements
 from loopcd.analysis.laboratory import Laboratory
+from loopcd.analysis.rendering.files import index, json_text, markdown, points_csv
 from loopcd.analysis.rendering.html import report
-from loopcd.analysis.rendering.markdown import index, markdown
-from loopcd.analysis.rendering.page import Page
 from loopcd.analysis.rendering.pictures import draw
-from loopcd.analysis.rendering.records import json_text, points_csv, table_csv
 from loopcd.analysis.rendering.text_picture import draw_texts
+from loopcd.analysis.result import Page
 from loopcd.evaluation.session import Session
 from loopcd.evaluation.store import write_whole
 
@@ -74,7 +73,7 @@ def write_page(page: Page, out: Path, pictures: dict[str, bytes]) -> list[Path]:
         files.append(write_whole(out / f"{page.name}.points.csv", points_csv(result.panels)))
     picture = f"{page.name}.svg" if page.name in pictures else None
     files.append(write_whole(out / f"{page.name}.md", markdown(page, picture)))
-    files.append(write_whole(out / f"{page.name}.csv", table_csv(result.table)))
+    files.append(write_whole(out / f"{page.name}.csv", result.table.csv()))
     files.append(write_whole(out / f"{page.name}.json", json_text(page)))
     return files
 

@@ -139,9 +139,9 @@ def _evaluated(case: Case, problems: int, out: Path) -> tuple[Any, Any]:
 
 def _show_one(examples: Sequence[Any]) -> None:
     """Two texts of one problem, that became right if there is such a one."""
-    from loopcd.evaluation.tables import side_by_side
+    from loopcd.evaluation.partings import side_by_side
 
-    chosen = sorted(examples, key=lambda each: each.greedy_right or not each.other_right)[:1]
+    chosen = sorted(examples, key=lambda each: each.greedy.right or not each.other.right)[:1]
     print_tables(side_by_side(chosen, colours=sys.stdout.isatty()))
 
 

@@ -87,7 +87,8 @@ def evaluate(
     if as_json:
         click.echo(json.dumps({**made.results.with_speeds(), "report": str(made.report)}))
         return
-    from loopcd.evaluation.tables import side_by_side, terminal
+    from loopcd.evaluation.partings import side_by_side
+    from loopcd.evaluation.report import terminal
 
     print_tables(terminal(made.results), side_by_side(made.examples, colours=sys.stdout.isatty()))
     click.echo(f"Report: {made.report}")
@@ -112,7 +113,7 @@ def _print_grades(session: Any, answers: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(made.with_speeds()))
         return
-    from loopcd.evaluation.tables import terminal
+    from loopcd.evaluation.report import terminal
 
     print_tables(terminal(made))
 
@@ -149,7 +150,7 @@ def sweep(out: Path | None, metric: str | None, paper_practice: bool, as_json: b
     if as_json:
         click.echo(json.dumps(sweep_json(made, paper_practice)))
         return
-    from loopcd.evaluation.tables import terminal
+    from loopcd.evaluation.report import terminal
 
     print_tables(terminal(made.tuning.results), terminal(made.report.results))
     click.echo(f"Report: {made.page}")

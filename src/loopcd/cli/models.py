@@ -31,8 +31,8 @@ def models(
         listed = [asdict(row) for row in rows]
         click.echo(json.dumps({"context": context, "dtype": dtype, "quantize": quantize, "models": listed}))
         return
-    from loopcd.evaluation.grid import Grid
+    from loopcd.evaluation.table import Table
 
     headings = ("model", "family", "loops", "parameters", "weights", "slots", "cache", "amateur loop", "strength")
     title = f"Looped models, cache for {context} tokens, {quantize or dtype}"
-    print_tables(Grid(title, headings, [row.cells() for row in rows], words=(0, 1)).rich())
+    print_tables(Table.of(title, headings, [row.cells() for row in rows], words=(0, 1)).rich())

@@ -15,10 +15,10 @@ from loopcd.evaluation.engine import Engine
 from loopcd.evaluation.manifest import begin, make_manifest
 from loopcd.evaluation.partings import Parting, diverging
 from loopcd.evaluation.plan import RunPlan
+from loopcd.evaluation.report import as_csv, markdown
 from loopcd.evaluation.results import Results, summarise
 from loopcd.evaluation.runner import Outcome, Report, run_all
 from loopcd.evaluation.store import Store, open_store
-from loopcd.evaluation.tables import as_csv, markdown
 from loopcd.evaluation.task import Task
 from loopcd.models.presets import Preset
 

@@ -12,11 +12,12 @@ from loopcd.analysis.elements.columns import fraction, phrase, points, versus
 from loopcd.analysis.elements.element import Element
 from loopcd.analysis.intervals import estimate, rate, rate_difference
 from loopcd.analysis.laboratory import GREEDY, Answers, Laboratory, Wanted
-from loopcd.analysis.result import Cell, Column, Estimate, Finding, Result, Table
+from loopcd.analysis.result import Finding, Result
 from loopcd.analysis.traced import greedy_traces
 from loopcd.evaluation import paper
 from loopcd.evaluation.partings import diverging
 from loopcd.evaluation.statistics import wilson
+from loopcd.evaluation.table import Cell, Column, Estimate, Table
 
 EXAMPLES = 4
 

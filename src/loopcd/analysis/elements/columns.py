@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from loopcd.analysis.laboratory import Answers
-from loopcd.analysis.result import Column, Estimate
 from loopcd.evaluation import paper
 from loopcd.evaluation.statistics import Comparison, compare, wilson
+from loopcd.evaluation.table import Column, Estimate
 
 
 def paper_heading(family: paper.Family, task: str, what: str = "") -> str:

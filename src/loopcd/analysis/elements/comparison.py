@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from loopcd.analysis.elements.columns import accuracy, fraction, paper_heading, phrase, points, versus
 from loopcd.analysis.elements.element import Element
 from loopcd.analysis.laboratory import GREEDY, Answers, Laboratory, Wanted
-from loopcd.analysis.result import Cell, Column, Estimate, Finding, Result, Table, together, verdict_of
+from loopcd.analysis.result import Finding, Result, together, verdict_of
 from loopcd.analysis.scaling import FEWEST_EXIT_LOOPS, PAPER_LOOPS, fewest_exit_loops
 from loopcd.analysis.speeds import NOTE, relative_speeds
 from loopcd.decoding.self_eval import label_ids
@@ -15,6 +15,7 @@ from loopcd.evaluation import paper
 from loopcd.evaluation.results import BASELINE
 from loopcd.evaluation.specs import MethodSpec
 from loopcd.evaluation.sweep import grid
+from loopcd.evaluation.table import Cell, Column, Estimate, Table
 from loopcd.evaluation.task import Split
 
 SHOWN = {"greedy": "Greedy", "mti": "MTI", "selfeval": "Self-Eval", "noisecd": "NoiseCD", "loopcd": "LoopCD"}

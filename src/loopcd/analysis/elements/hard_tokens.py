@@ -13,11 +13,12 @@ from loopcd.analysis.elements.element import Element
 from loopcd.analysis.elements.uncertainty import graded
 from loopcd.analysis.intervals import estimate, estimates, rate, rate_difference, rate_ratio
 from loopcd.analysis.laboratory import Laboratory
-from loopcd.analysis.result import Band, Column, Finding, Panel, Result, Series, Table, together, verdict_of
+from loopcd.analysis.result import Band, Finding, Panel, Result, Series, together, verdict_of
 from loopcd.analysis.scaling import PAPER_LOOPS, PEAK, scaled
 from loopcd.analysis.traced import greedy_traces
 from loopcd.decoding.selective import kind_operator
 from loopcd.evaluation import paper
+from loopcd.evaluation.table import Column, Table
 
 TOP = 20
 PLURALS = {"number": "numbers", "operator": "operators", "punctuation": "punctuation", "word": "words"}

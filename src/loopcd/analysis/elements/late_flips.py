@@ -10,9 +10,10 @@ from loopcd.analysis.elements.element import Element
 from loopcd.analysis.elements.uncertainty import graded
 from loopcd.analysis.intervals import rate, rate_difference
 from loopcd.analysis.laboratory import Laboratory
-from loopcd.analysis.result import Cell, Column, Finding, Result, Table, Verdict, together
+from loopcd.analysis.result import Finding, Result, together
 from loopcd.analysis.reversion import Reversion, graded_in_rounds, resumed_texts, reversions
 from loopcd.evaluation import paper
+from loopcd.evaluation.table import Cell, Column, Table, Verdict
 
 KINDS = {"early overconfidence": statistics.early_overconfident, "Late-Flip": statistics.late_flips}
 

@@ -10,9 +10,10 @@ from loopcd.analysis.elements.element import Element
 from loopcd.analysis.elements.uncertainty import graded
 from loopcd.analysis.laboratory import Laboratory
 from loopcd.analysis.replacement import BEST, MOST, Source, answer_text, replaced_answers
-from loopcd.analysis.result import Cell, Column, Estimate, Finding, Result, Table
+from loopcd.analysis.result import Finding, Result
 from loopcd.evaluation import paper
 from loopcd.evaluation.statistics import compare, wilson
+from loopcd.evaluation.table import Cell, Column, Estimate, Table
 
 SEED = 0
 CLAIM = "replacing hard tokens breaks more right answers than replacing easy ones"

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from loopcd.analysis.elements.columns import accuracy, fraction, points, versus
 from loopcd.analysis.elements.element import Element
 from loopcd.analysis.laboratory import GREEDY, Laboratory, Wanted
-from loopcd.analysis.result import Cell, Column, Estimate, Finding, Result, Table, Verdict
+from loopcd.analysis.result import Finding, Result
 from loopcd.evaluation import paper
 from loopcd.evaluation.statistics import compare, over_seeds
+from loopcd.evaluation.table import Cell, Column, Estimate, Table, Verdict
 
 SEEDS = (0, 1, 2, 3)
 HEAT = 0.7  # of sampling, for models whose seeds would draw nothing otherwise

@@ -11,11 +11,12 @@ from loopcd.analysis.elements.columns import accuracy, fraction, paper_heading, 
 from loopcd.analysis.elements.element import Element
 from loopcd.analysis.intervals import rate
 from loopcd.analysis.laboratory import GREEDY, Answers, Laboratory, Wanted
-from loopcd.analysis.result import Cell, Column, Estimate, Finding, Result, Table, Verdict, verdict_of
+from loopcd.analysis.result import Finding, Result, verdict_of
 from loopcd.analysis.scaling import GOOD_DEPTH, PAPER_LOOPS, amateur_sweep, sweep_note
 from loopcd.analysis.traced import greedy_traces
 from loopcd.evaluation import paper
 from loopcd.evaluation.specs import MethodSpec
+from loopcd.evaluation.table import Cell, Column, Estimate, Table, Verdict
 
 # -- Table 4
 

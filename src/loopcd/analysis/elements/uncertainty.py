@@ -11,8 +11,9 @@ from loopcd.analysis.elements.columns import phrase
 from loopcd.analysis.elements.element import Element
 from loopcd.analysis.intervals import estimate, estimates, mean
 from loopcd.analysis.laboratory import GREEDY, Laboratory
-from loopcd.analysis.result import Column, Estimate, Finding, Panel, Result, Series, Table, Verdict, together, verdict_of
+from loopcd.analysis.result import Finding, Panel, Result, Series, together, verdict_of
 from loopcd.analysis.traced import greedy_traces
+from loopcd.evaluation.table import Column, Estimate, Table, Verdict
 from loopcd.tracing import LoopTrace
 
 BINS = 24

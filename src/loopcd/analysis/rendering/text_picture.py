@@ -35,7 +35,7 @@ def draw_texts(examples: Sequence[Parting]) -> tuple[bytes, bytes]:
 def _block(example: Parting) -> tuple[list[str], list[Cells], list[Cells]]:
     """The question's lines and both texts' lines, cut to what a page can hold."""
     question = textwrap.wrap(" ".join(example.question.split())[-600:], 2 * COLUMNS + 2)
-    return question, _wrapped(example.greedy)[:LINES], _wrapped(example.other)[:LINES]
+    return question, _wrapped(example.greedy.pieces)[:LINES], _wrapped(example.other.pieces)[:LINES]
 
 
 def _wrapped(pieces: Sequence[Piece]) -> list[Cells]:
@@ -61,11 +61,12 @@ def _draw(axes: Any, at: float, example: Parting, question: list[str], left: lis
         axes.text(1, at + number, readable(line), color="#555555", weight="bold" if number == 0 else "normal", **style)
     at += 1 + len(question)
     sides = (
-        (1.0, "greedy", example.greedy_right, left, STYLES["hard"][0]),
-        (COLUMNS + 4.0, example.method, example.other_right, right, STYLES["easy"][0]),
+        (1.0, example.greedy, left, STYLES["hard"][0]),
+        (COLUMNS + 4.0, example.other, right, STYLES["easy"][0]),
     )
-    for start, name, correct, lines, colour in sides:
-        axes.text(start, at, f"{readable(name)[: COLUMNS - 8]} ({'right' if correct else 'wrong'})", weight="bold", **style)
+    for start, side, lines, colour in sides:
+        title = f"{readable(side.method)[: COLUMNS - 8]} ({'right' if side.right else 'wrong'})"
+        axes.text(start, at, title, weight="bold", **style)
         for number, line in enumerate(lines, start=1):
             _draw_line(axes, start, at + number, line, colour, style)
     end = at + 1 + max(len(left), len(right))
