@@ -4,8 +4,7 @@ import sys
 
 from loopcd.evaluation.engine import LocalEngine
 from loopcd.evaluation.evaluate import evaluate
-from loopcd.evaluation.plan import RunPlan
-from loopcd.evaluation.specs import parse_methods
+from loopcd.evaluation.plan import RunPlan, parse_methods
 from loopcd.evaluation.task import TaskOptions
 from loopcd.evaluation.tasks import make_task
 

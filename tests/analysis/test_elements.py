@@ -18,7 +18,7 @@ from loopcd.analysis.laboratory import GREEDY, Laboratory
 from loopcd.analysis.result import Result
 from loopcd.decoding.selective import kind_numeric
 from loopcd.evaluation import paper
-from loopcd.evaluation.specs import MethodSpec
+from loopcd.evaluation.plan import MethodSpec
 from loopcd.evaluation.table import Cell, Estimate, Table
 from loopcd.models.presets import PUBLIC, Preset
 

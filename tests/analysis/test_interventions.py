@@ -18,7 +18,7 @@ from loopcd.analysis.replacement import Source, answer_text, replaced_answers
 from loopcd.analysis.reversion import graded_in_rounds, resumed_texts, reversions
 from loopcd.analysis.traced import greedy_traces
 from loopcd.evaluation.task import Grades
-from loopcd.evaluation.tasks.word_problems import WordProblems
+from loopcd.evaluation.tasks.questions import ReadTask
 
 
 @pytest.mark.parametrize("source", ["last", "peak"])
@@ -107,7 +107,7 @@ def test_an_item_that_is_answered_twice_is_graded_in_two_rounds(lab: Laboratory)
             return super().grade(items, texts)
 
     task = lab.task()
-    strict = Strict(**{each.name: getattr(task, each.name) for each in fields(WordProblems)})
+    strict = Strict(**{each.name: getattr(task, each.name) for each in fields(ReadTask)})
     items, texts = [task.items[place] for place in (0, 1, 0, 0, 2)], ["a", "b", "c", "d", "e"]
     assert graded_in_rounds(strict, items, texts) == task.grade(items, texts)
 

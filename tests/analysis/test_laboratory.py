@@ -10,8 +10,8 @@ from loopcd.analysis import traced
 from loopcd.analysis.laboratory import GREEDY, Wanted
 from loopcd.analysis.progress import Tally
 from loopcd.analysis.traced import greedy_traces
+from loopcd.evaluation.plan import MethodSpec
 from loopcd.evaluation.runner import Progress
-from loopcd.evaluation.specs import MethodSpec
 from loopcd.tracing import trace_texts
 
 

@@ -4,7 +4,7 @@ import gzip
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ from typing import Any
 from loopcd.decoding import Generation, Greedy, Method
 from loopcd.evaluation.engine import CompletionRequest, plain
 from loopcd.evaluation.evaluate import Evaluation, evaluate
-from loopcd.evaluation.plan import RunPlan
-from loopcd.evaluation.specs import parse_methods
-from loopcd.evaluation.task import TaskOptions
+from loopcd.evaluation.plan import RunPlan, parse_methods
+from loopcd.evaluation.task import Item, TaskOptions
 from loopcd.evaluation.tasks import make_task
+from loopcd.evaluation.tasks.questions import ReadTask
 
 # prompts of the benchmarks by their hashes, and texts with their grades, by the authors' protocol (tests/golden/README.md)
 PROTOCOL = json.loads((Path(__file__).parents[1] / "golden" / "protocol.json").read_text())
@@ -54,6 +54,13 @@ class FakeEngine:
         company = sha256("".join(prompts).encode()).hexdigest()
         rule = "greedy" if isinstance(method, Greedy) else repr(method)
         return [_answer(prompt, sha256(f"{prompt}{rule}{request.seed}{company}".encode()).digest()) for prompt in prompts]
+
+
+def steps_with(items: Sequence[Item], **changes: Any) -> ReadTask:
+    """The built-in task with other items."""
+    made = make_task("steps", TaskOptions(limit=1))
+    assert isinstance(made, ReadTask)
+    return replace(made, items=items, **changes)
 
 
 def _answer(prompt: str, digest: bytes) -> Generation:

@@ -17,9 +17,8 @@ from loopcd.evaluation.code.bridge import Grading, Program, check, grade
 from loopcd.evaluation.code.gold import ceiling
 from loopcd.evaluation.engine import CompletionRequest
 from loopcd.evaluation.evaluate import evaluate
-from loopcd.evaluation.plan import RunPlan
+from loopcd.evaluation.plan import RunPlan, parse_methods
 from loopcd.evaluation.report import note
-from loopcd.evaluation.specs import parse_methods
 from loopcd.evaluation.task import Task, TaskOptions
 from loopcd.evaluation.tasks import code_tasks
 

@@ -10,7 +10,7 @@ import huggingface_hub
 import pytest
 
 from loopcd.evaluation import data
-from loopcd.evaluation.answers import read_answers
+from loopcd.evaluation.session import read_answers
 from loopcd.evaluation.task import TaskOptions
 from loopcd.evaluation.tasks import make_task
 

@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 
 from decoding.labels import LABEL_PAD, labelled_tokenizer
-from evaluation.fakes import contents
+from evaluation.fakes import contents, steps_with
 from loopcd.decoding import Greedy, SelfDraft, SelfEval
-from loopcd.evaluation.data import fingerprint_records, item_number
+from loopcd.evaluation.data import item_number
 from loopcd.evaluation.engine import AHEAD, CompletionRequest, LocalEngine, seeded, weights_hash
 from loopcd.evaluation.evaluate import evaluate
-from loopcd.evaluation.plan import RunPlan
-from loopcd.evaluation.specs import parse_methods
+from loopcd.evaluation.plan import RunPlan, parse_methods
 from loopcd.evaluation.store import Store
 from loopcd.evaluation.task import Item
-from loopcd.evaluation.tasks.word_problems import WordProblems
 from loopcd.models import LoopedModel
 from tools import tiny_huginn, tiny_ouro
 
@@ -40,7 +38,7 @@ def model(request: pytest.FixtureRequest) -> LoopedModel:
 def texts(model: LoopedModel, out: Path, batch_size: int, methods: str, limit: int = 6, **options: Any) -> dict[str, Any]:
     """What each run made of each item."""
     items = [Item(f"short/{number}", "ab" * (1 + number % 3) + str(number), 0) for number in range(limit)]
-    task = WordProblems("short", items, 4, fingerprint_records("these", items), "test")
+    task = steps_with(items, name="short", max_new_tokens=4)
     engine = LocalEngine(model, labelled_tokenizer(), "tiny", batch_size=batch_size, threads=1)
     evaluate(task, engine, RunPlan(parse_methods(methods), **options), out)
     found = {}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from evaluation.fakes import FakeEngine, fake_run
-from loopcd.evaluation.specs import MethodSpec
+from loopcd.evaluation.plan import MethodSpec
 from loopcd.evaluation.store import StoreError, open_store
 from loopcd.evaluation.sweep import sweep
 from loopcd.evaluation.task import TaskOptions

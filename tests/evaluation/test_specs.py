@@ -8,8 +8,7 @@ from loopcd.cli.method_flags import _OF as OWNERS
 from loopcd.cli.method_flags import METHODS as NAMES
 from loopcd.cli.method_flags import build_method, method_options
 from loopcd.decoding.registry import DRAFT, EXIT, METHODS, own_settings, settings
-from loopcd.evaluation.plan import RunPlan, parse_seeds
-from loopcd.evaluation.specs import MethodSpec, parse_methods
+from loopcd.evaluation.plan import MethodSpec, RunPlan, parse_methods, parse_seeds
 
 
 def test_settings_belong_to_the_method_before_them() -> None:

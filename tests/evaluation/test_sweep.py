@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from evaluation.fakes import FakeEngine, contents
-from loopcd.evaluation.specs import parse_methods
+from loopcd.evaluation.plan import parse_methods
 from loopcd.evaluation.store import StoreError
 from loopcd.evaluation.sweep import PRACTICE, Sweep, amateur_loops, grid, sweep, wanted_grids
 from loopcd.evaluation.task import Split, Task, TaskOptions

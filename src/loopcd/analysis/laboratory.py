@@ -24,12 +24,10 @@ from loopcd.decoding import LoopCD
 from loopcd.decoding.registry import METHODS
 from loopcd.evaluation import paper
 from loopcd.evaluation.engine import LocalEngine, plain
-from loopcd.evaluation.evaluate import default_folder
-from loopcd.evaluation.manifest import begin, library_versions, make_manifest
-from loopcd.evaluation.plan import RunPlan
+from loopcd.evaluation.evaluate import begin, default_folder, library_versions, make_manifest
+from loopcd.evaluation.plan import MethodSpec, RunPlan
 from loopcd.evaluation.runner import Outcome, run_all
 from loopcd.evaluation.session import Session
-from loopcd.evaluation.specs import MethodSpec
 from loopcd.evaluation.store import Store, open_store
 from loopcd.evaluation.task import Split, Task
 from loopcd.evaluation.tasks import CODE_TASKS, steps

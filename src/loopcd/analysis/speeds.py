@@ -12,11 +12,9 @@ from pathlib import Path
 from statistics import median
 
 from loopcd.analysis.laboratory import GREEDY, Laboratory
-from loopcd.evaluation.evaluate import default_folder
-from loopcd.evaluation.manifest import begin, make_manifest
-from loopcd.evaluation.plan import Run, RunPlan
+from loopcd.evaluation.evaluate import begin, default_folder, make_manifest
+from loopcd.evaluation.plan import MethodSpec, Run, RunPlan
 from loopcd.evaluation.runner import run_all
-from loopcd.evaluation.specs import MethodSpec
 from loopcd.evaluation.store import StoreError, open_store
 from loopcd.evaluation.table import Estimate
 

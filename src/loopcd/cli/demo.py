@@ -125,11 +125,9 @@ def _task(name: str, limit: int) -> Any:
 def _evaluated(case: Case, problems: int, out: Path) -> tuple[Any, Any]:
     """The engine, and greedy and LoopCD by the model's preset on the task; what an earlier run left is not made again."""
     from loopcd.evaluation.engine import LocalEngine
-    from loopcd.evaluation.evaluate import default_folder, evaluate
-    from loopcd.evaluation.manifest import make_manifest
-    from loopcd.evaluation.plan import RunPlan
+    from loopcd.evaluation.evaluate import default_folder, evaluate, make_manifest
+    from loopcd.evaluation.plan import RunPlan, parse_methods
     from loopcd.evaluation.progress import showing_progress
-    from loopcd.evaluation.specs import parse_methods
 
     engine, task, plan = LocalEngine.load(case.model), _task(case.task, problems), RunPlan(parse_methods("greedy,loopcd"))
     folder = out / default_folder(make_manifest(task, engine, plan)).name

@@ -14,10 +14,9 @@ from typing import Any
 
 from loopcd.evaluation.engine import Engine
 from loopcd.evaluation.evaluate import Announce, Evaluation, evaluate
-from loopcd.evaluation.plan import RunPlan
+from loopcd.evaluation.plan import MethodSpec, RunPlan
 from loopcd.evaluation.results import BASELINE, Results
 from loopcd.evaluation.runner import Report
-from loopcd.evaluation.specs import MethodSpec
 from loopcd.evaluation.store import StoreError, write_whole
 from loopcd.evaluation.table import Estimate, Table, shown
 from loopcd.evaluation.task import Split, Task

@@ -12,8 +12,8 @@ from loopcd.analysis.scaling import FEWEST_EXIT_LOOPS, PAPER_LOOPS, fewest_exit_
 from loopcd.analysis.speeds import NOTE, relative_speeds
 from loopcd.decoding.self_eval import label_ids
 from loopcd.evaluation import paper
+from loopcd.evaluation.plan import MethodSpec
 from loopcd.evaluation.results import BASELINE
-from loopcd.evaluation.specs import MethodSpec
 from loopcd.evaluation.sweep import grid
 from loopcd.evaluation.table import Cell, Column, Estimate, Table
 from loopcd.evaluation.task import Split

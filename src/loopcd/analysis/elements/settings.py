@@ -15,7 +15,7 @@ from loopcd.analysis.result import Finding, Result, verdict_of
 from loopcd.analysis.scaling import GOOD_DEPTH, PAPER_LOOPS, amateur_sweep, sweep_note
 from loopcd.analysis.traced import greedy_traces
 from loopcd.evaluation import paper
-from loopcd.evaluation.specs import MethodSpec
+from loopcd.evaluation.plan import MethodSpec
 from loopcd.evaluation.table import Cell, Column, Estimate, Table, Verdict
 
 # -- Table 4

@@ -6,20 +6,20 @@ from importlib import import_module
 
 from loopcd.evaluation.task import Task, TaskOptions
 
-# each module has `make(name, options) -> Task`
-TASKS = {
-    "steps": "loopcd.evaluation.tasks.word_problems",
-    "steps-easy": "loopcd.evaluation.tasks.word_problems",
-    "steps-hard": "loopcd.evaluation.tasks.word_problems",
-    "steps-shift": "loopcd.evaluation.tasks.word_problems",
-    "steps-cue": "loopcd.evaluation.tasks.word_problems",
-    "steps-cue-shift": "loopcd.evaluation.tasks.word_problems",
-    "gsm8k": "loopcd.evaluation.tasks.gsm8k",
-    "gsm8k-lm-eval": "loopcd.evaluation.tasks.gsm8k_lm_eval",
-    "math500": "loopcd.evaluation.tasks.math500",
-    "strategyqa": "loopcd.evaluation.tasks.strategyqa",
-    "humaneval": "loopcd.evaluation.tasks.code_tasks",
-    "mbpp": "loopcd.evaluation.tasks.code_tasks",
+_STEPS = "word_problems:make"
+TASKS = {  # module of this folder, and its function (name, options) -> Task
+    "steps": _STEPS,
+    "steps-easy": _STEPS,
+    "steps-hard": _STEPS,
+    "steps-shift": _STEPS,
+    "steps-cue": _STEPS,
+    "steps-cue-shift": _STEPS,
+    "gsm8k": "gsm8k:make",
+    "gsm8k-lm-eval": "gsm8k:make_lm_evals",
+    "math500": "math500:make",
+    "strategyqa": "strategyqa:make",
+    "humaneval": "code_tasks:make",
+    "mbpp": "code_tasks:make",
 }
 
 CODE_TASKS = ("humaneval", "mbpp")  # their prompts depend on the tokenizer's chat template
@@ -38,4 +38,5 @@ def make_task(name: str, options: TaskOptions | None = None) -> Task:
         raise ValueError(f"--exemplars: {name} has no use for worked examples of yours; only strategyqa reads a file of them")
     if chosen.max_new_tokens is not None and chosen.max_new_tokens < 1:
         raise ValueError(f"--max-new-tokens {chosen.max_new_tokens}: a whole number of at least 1")
-    return import_module(TASKS[name]).make(name, chosen)
+    module, _, function = TASKS[name].partition(":")
+    return getattr(import_module(f"{__name__}.{module}"), function)(name, chosen)

@@ -10,11 +10,9 @@ from itertools import count, islice
 from random import Random
 
 from loopcd.evaluation.tasks.steps.draw import Draw
-from loopcd.evaluation.tasks.steps.equations import Unsuitable
 from loopcd.evaluation.tasks.steps.families import FAMILIES, ProblemFamily
-from loopcd.evaluation.tasks.steps.knobs import SPLITS, VARIANTS, Knobs
-from loopcd.evaluation.tasks.steps.problem import Cue, Problem, Sketch, operations_of
-from loopcd.evaluation.tasks.steps.splits import split_of
+from loopcd.evaluation.tasks.steps.knobs import SPLITS, VARIANTS, Knobs, split_of
+from loopcd.evaluation.tasks.steps.problem import Cue, Problem, Sketch, Unsuitable, operations_of
 
 
 def problems(variant: str, split: str, number: int, seed: int = 0) -> list[Problem]:
