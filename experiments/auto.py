@@ -23,8 +23,7 @@ import torch
 from torch import Tensor
 
 from experiments.contests import Contests, at_loop
-from loopcd.analysis.elements.columns import points
-from loopcd.analysis.elements.element import Element
+from loopcd.analysis.elements.element import Element, points
 from loopcd.analysis.laboratory import GREEDY, Laboratory, Wanted
 from loopcd.analysis.result import Finding, Result
 from loopcd.analysis.traced import greedy_traces

@@ -26,7 +26,7 @@ from loopcd.models.loading import load
 from loopcd.tracing.writing import write_whole
 from loopcd.training.accuracy import answers, right
 from loopcd.training.checkpoints import read_record
-from loopcd.training.progress import Display
+from loopcd.training.trainer import Display
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from decoding.runs import run
 from evaluation.fakes import steps_with
 from loopcd import MTI, EarlyExit, Greedy, LoopCD, NoiseCD, SelfDraft, SelfEval
 from loopcd.bench.exact import bench_exact
-from loopcd.bench.jobs import Subject
 from loopcd.bench.speeds import bench_methods
+from loopcd.bench.subjects import Subject
 from loopcd.bench.timing import Stopwatch
 from loopcd.evaluation.engine import LocalEngine
 from loopcd.evaluation.evaluate import evaluate

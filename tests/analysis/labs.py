@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from loopcd.analysis.laboratory import Laboratory
-from loopcd.analysis.progress import Tally
+from loopcd.analysis.laboratory import Laboratory, Tally
 from loopcd.evaluation.engine import LocalEngine
 from loopcd.evaluation.session import Session
 from loopcd.evaluation.task import Grades, Item

@@ -11,11 +11,10 @@ from torch import Tensor
 
 from analysis.labs import CoinTask, laboratory
 from analysis.readings import answers_read, greedy_on, hard, late_alternative
-from loopcd.analysis import reversion, statistics
+from loopcd.analysis import interventions, statistics
 from loopcd.analysis.elements.perturbation import broken_answers
+from loopcd.analysis.interventions import Source, answer_text, graded_in_rounds, replaced_answers, resumed_texts, reversions
 from loopcd.analysis.laboratory import GREEDY, Laboratory
-from loopcd.analysis.replacement import Source, answer_text, replaced_answers
-from loopcd.analysis.reversion import graded_in_rounds, resumed_texts, reversions
 from loopcd.analysis.traced import greedy_traces
 from loopcd.evaluation.task import Grades
 from loopcd.evaluation.tasks.questions import ReadTask
@@ -63,7 +62,7 @@ def test_a_replacement_is_a_uniform_draw_from_the_ten_best(lab: Laboratory) -> N
 
 
 def test_an_answer_with_one_kind_of_tokens_is_left_out(lab: Laboratory) -> None:
-    trace = greedy_traces(lab)[0]
+    trace = next(greedy_traces(lab))
     assert replaced_answers(trace, statistics.hard_tokens(trace) | True, Random(0)) is None
     assert replaced_answers(trace, statistics.hard_tokens(trace) & False, Random(0)) is None
 
@@ -122,7 +121,7 @@ def test_an_interrupted_reversion_goes_on_where_it_stopped(
     lab = laboratory(folders["ouro"], tmp_path, limit=8)
     wanted = [each for item, trace in enumerate(greedy_traces(lab)) for each in reversions(trace, item)]
     assert len(wanted) > lab.engine.batch_size
-    original, calls = reversion.generate, []
+    original, calls = interventions.generate, []
 
     def broken(*arguments: object, **options: object) -> object:
         calls.append(1)
@@ -130,7 +129,7 @@ def test_an_interrupted_reversion_goes_on_where_it_stopped(
             raise KeyboardInterrupt
         return original(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(reversion, "generate", broken)
+    monkeypatch.setattr(interventions, "generate", broken)
     with pytest.raises(KeyboardInterrupt):
         resumed_texts(lab, lab.task(), wanted)
     texts = resumed_texts(lab, lab.task(), wanted)

@@ -11,8 +11,7 @@ import pytest
 
 from loopcd.analysis.rendering.files import json_text, markdown, points_csv
 from loopcd.analysis.rendering.html import report
-from loopcd.analysis.rendering.pictures import draw
-from loopcd.analysis.rendering.text_picture import draw_texts
+from loopcd.analysis.rendering.pictures import draw, draw_texts
 from loopcd.analysis.result import Band, Finding, Page, Panel, Result, Series
 from loopcd.evaluation.partings import Parting, Side, pieces
 from loopcd.evaluation.table import Column, Estimate, Table, shown

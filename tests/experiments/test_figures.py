@@ -21,8 +21,7 @@ from loopcd.evaluation.tasks import steps
 from loopcd.models import LoopedModel
 from loopcd.models.loading import built_in
 from loopcd.training.accuracy import answers, right
-from loopcd.training.progress import Display
-from loopcd.training.trainer import Pace, Trainer
+from loopcd.training.trainer import Display, Pace, Trainer
 from training.small import TOKENIZER, small_recipe
 
 PROBLEMS = steps.problems("steps-easy", "tuning", 6)

@@ -10,8 +10,7 @@ from loopcd.analysis.elements import Element, elements
 from loopcd.analysis.laboratory import Laboratory
 from loopcd.analysis.rendering.files import index, json_text, markdown, points_csv
 from loopcd.analysis.rendering.html import report
-from loopcd.analysis.rendering.pictures import draw
-from loopcd.analysis.rendering.text_picture import draw_texts
+from loopcd.analysis.rendering.pictures import draw, draw_texts
 from loopcd.analysis.result import Page
 from loopcd.evaluation.session import Session
 from loopcd.evaluation.store import write_whole

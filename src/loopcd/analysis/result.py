@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from loopcd.evaluation.partings import Parting
-from loopcd.evaluation.table import Table, Verdict
+from loopcd.evaluation.table import Estimate, Table, Verdict
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,16 @@ class Series:
     y: tuple[float, ...]
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+
+    @classmethod
+    def by_loop(cls, label: str, role: str, found: Sequence[Estimate | None]) -> Series | None:
+        """One figure a loop, with its interval; None where no loop has one."""
+        known = [(loop, each) for loop, each in enumerate(found, start=1) if each is not None]
+        if not known:
+            return None
+        lows = tuple(each.value if each.low is None else each.low for _, each in known)
+        highs = tuple(each.value if each.high is None else each.high for _, each in known)
+        return cls(label, role, tuple(float(loop) for loop, _ in known), tuple(each.value for _, each in known), lows, highs)
 
 
 @dataclass(frozen=True)
@@ -90,6 +100,11 @@ def _plain(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {each}" for name, each in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def above(estimate: Estimate | None, bound: float = 0) -> Verdict:
+    """Whether a figure, where there is one, is larger than the bound."""
+    return "is undecided" if estimate is None else estimate.above(bound)
 
 
 def together(verdicts: Sequence[Verdict]) -> Verdict:

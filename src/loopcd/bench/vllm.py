@@ -14,8 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from loopcd.bench.jobs import Subject, sharpen, token_count
-from loopcd.bench.subjects import MEDIUM, disagreeing
+from loopcd.bench.subjects import MEDIUM, Subject, disagreeing, sharpen, token_count
 from loopcd.bench.timing import Sample, Stopwatch, Timed, alternately, rates, ratio
 from loopcd.decoding import Greedy, LoopCD, Method
 from loopcd.models.loading import load

@@ -145,18 +145,10 @@ def _show_one(examples: Sequence[Any]) -> None:
 
 def _write_page(engine: Any, path: Path) -> Path:
     from loopcd.decoding import Greedy, LoopCD
-    from loopcd.lens import Found, export, search
-    from loopcd.lens.examples import KINDS
+    from loopcd.lens import export
+    from loopcd.lens.examples import searched
 
-    methods = (Greedy(), LoopCD())
-    task = _task(LEARNING.task, LOOKED_AT)
-    found, note = [], ""
-    for each in search(engine, task, methods):
-        if isinstance(each, Found):
-            found.append(each)
-        else:
-            note = each.sentence(task, methods)
-    export(path, [each.example for each in sorted(found, key=lambda one: KINDS.index(one.kind))], note)
+    export(path, *searched(engine, _task(LEARNING.task, LOOKED_AT), (Greedy(), LoopCD())))
     return path
 
 
@@ -179,16 +171,13 @@ class Drafted:
 
 def drafted(model: Any, tokenizer: Any, prompts: Sequence[str]) -> list[Drafted]:
     """Greedy and LoopCD with drafts, each text beside plain greedy's: processor seconds of what is run by turns."""
-    import torch
-
     from loopcd.decoding import Greedy, LoopCD, SelfDraft, generate
+    from loopcd.evaluation.engine import using_threads
 
     plain, drafting = (Greedy(), LoopCD()), (Greedy(draft=SelfDraft()), LoopCD(draft=SelfDraft()))
     seconds = dict.fromkeys((*plain, *drafting), 0.0)
     same = [0, 0]
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # threads that wait for each other count as work
-    try:
+    with using_threads(1):  # threads that wait for each other count as work
         for method in seconds:  # what is chosen once for a model is not timed
             generate(model, tokenizer, prompts[0], method, max_new_tokens=24)
         for prompt in prompts:
@@ -198,8 +187,6 @@ def drafted(model: Any, tokenizer: Any, prompts: Sequence[str]) -> list[Drafted]
                 made[method] = generate(model, tokenizer, prompt, method, max_new_tokens=112).token_ids
                 seconds[method] += process_time() - began
             same = [count + (made[a] == made[b]) for count, a, b in zip(same, plain, drafting, strict=True)]
-    finally:
-        torch.set_num_threads(before)
     names = ("greedy, drafted", "LoopCD, drafted")
     return [
         Drafted(name, len(prompts), count, seconds[plain[0]] / seconds[method])

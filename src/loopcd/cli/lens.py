@@ -65,7 +65,7 @@ def lens(
     try:
         import uvicorn  # noqa: F401 (asked for here, so that nothing is loaded in vain)
 
-        from loopcd.lens.serve import serve
+        from loopcd.lens.server import serve
     except ImportError as error:
         raise Failed(f"serving needs starlette and uvicorn: pip install 'loopcd[lens]' ({error})") from error
     viewer = _viewer(traces, prompts, limit, max_new_tokens, options)
@@ -158,20 +158,15 @@ def _written(prompts: Sequence[str], max_new_tokens: int, options: dict[str, Any
 
 def _searched(max_new_tokens: int | None, options: dict[str, Any], say: Callable[[str], None]) -> tuple[list[Any], str]:
     """Problems of the task on which the methods' texts differ: those that became right first, then those that became wrong."""
-    from loopcd.lens import Found, search
-    from loopcd.lens.examples import KINDS
+    from loopcd.lens.examples import Looked, searched
 
     task, engine, methods = _task(options, max_new_tokens), _engine(options), _methods(options)
-    found: list[Found] = []
-    note = ""
-    for each in search(engine, task, methods):
-        if isinstance(each, Found):
-            found.append(each)
-        else:
-            note = each.sentence(task, methods)
-            counted = f"{each.differ} pairs of texts differ, {len(found)} kept, at most 4 of a kind"
-            say(f"looked at {each.done} problems of {task.name}: {counted}")
-    return [each.example for each in sorted(found, key=lambda one: KINDS.index(one.kind))], note
+
+    def told(looked: Looked, found: int) -> None:
+        counted = f"{looked.differ} pairs of texts differ, {found} kept, at most 4 of a kind"
+        say(f"looked at {looked.done} problems of {task.name}: {counted}")
+
+    return searched(engine, task, methods, told)
 
 
 def _viewer(traces: list[Path], prompts: list[str], limit: int, max_new_tokens: int | None, options: dict[str, Any]) -> Any:

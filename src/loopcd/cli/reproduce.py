@@ -51,8 +51,7 @@ def reproduce(element: str, out: Path | None, cache: Path | None, tuned: bool | 
     from dataclasses import replace
 
     from loopcd.analysis.elements import elements
-    from loopcd.analysis.laboratory import Laboratory
-    from loopcd.analysis.progress import Tally
+    from loopcd.analysis.laboratory import Laboratory, Tally
     from loopcd.analysis.reproduce import limited, summary
     from loopcd.analysis.reproduce import reproduce as run
     from loopcd.evaluation.engine import LocalEngine

@@ -83,7 +83,11 @@ def described(manifest: dict[str, Any]) -> list[str]:
     task, model = settings["task"], settings["model"]
     data = "; ".join(f"{each['source']} ({each['records']}, sha256 {each['sha256'][:12]}…)" for each in task.get("data", []))
     weights = "".join(f", weights {value[:12]}…" for value in model.get("weights", {}).values())
-    methods = [f"    - {name}: {_settings(each)}" for name, each in settings["methods"].items()]
+    methods = [
+        f"    - {name}: {', '.join(f'{key}={value}' for key, value in each.items()) or 'no settings'}"
+        for name, each in settings["methods"].items()
+    ]
+    shut_in = f"; isolation: {task['isolation']}, {task['limits']}" if "isolation" in task else ""
     return [
         f"- protocol: {task['protocol']}",
         f"- data: {data or 'none'}; split: {task.get('split', 'test')}",
@@ -92,19 +96,11 @@ def described(manifest: dict[str, Any]) -> list[str]:
         f"temperature {settings['temperature']}, "
         f"seeds {settings['seeds'] or 'none (zero initial state; what is drawn follows from 0)'}",
         f"- model: {model['model']}, {model['loops']} loops, {model['dtype']}, batches of {model['batch_size']}{weights}",
-        f"- grading: {task.get('grader', task['name'])}{_shut_in(task)}",
+        f"- grading: {task.get('grader', task['name'])}{shut_in}",
         "- methods:",
         *methods,
         f"- versions: {', '.join(f'{name} {value}' for name, value in versions.items())}",
     ]
-
-
-def _shut_in(task: dict[str, Any]) -> str:
-    return f"; isolation: {task['isolation']}, {task['limits']}" if "isolation" in task else ""
-
-
-def _settings(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in settings.items()) or "no settings"
 
 
 def as_csv(results: Results) -> str:

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from loopcd.evaluation.tasks.steps import problem_at
 
 if TYPE_CHECKING:
-    from loopcd.training.recipe import Text
+    from loopcd.training.recipes import Text
 
 POOL = 1024  # rows that are sorted by length together
 EQUATION_ROW = 48  # an equation row takes another equation until it has this many tokens

@@ -8,11 +8,10 @@ from itertools import zip_longest
 import numpy as np
 
 from loopcd.analysis import statistics
-from loopcd.analysis.elements.columns import fraction, phrase, points, versus
-from loopcd.analysis.elements.element import Element
+from loopcd.analysis.elements.element import Element, fraction, phrase, points, versus
 from loopcd.analysis.intervals import estimate, rate, rate_difference
 from loopcd.analysis.laboratory import GREEDY, Answers, Laboratory, Wanted
-from loopcd.analysis.result import Finding, Result
+from loopcd.analysis.result import Finding, Result, above
 from loopcd.analysis.traced import greedy_traces
 from loopcd.evaluation import paper
 from loopcd.evaluation.partings import diverging
@@ -63,7 +62,7 @@ def _fig6(lab: Laboratory) -> Result:
     )
     told += f": {points(more, 1)}." if more else "."
     examples = diverging(lab.task(), [greedy.outcome, contrasted.outcome], EXAMPLES)
-    finding = Finding("LoopCD changes the tokens that the reasoning turns on", more.above(0) if more else "is undecided", told)
+    finding = Finding("LoopCD changes the tokens that the reasoning turns on", above(more), told)
     notes = ("The texts: in turn one that became right, one that became wrong, one that stayed what it was.",)
     return Result(Table(columns, tuple(rows)), finding, examples=tuple(examples), notes=notes)
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from loopcd.analysis import statistics
-from loopcd.analysis.elements.columns import fraction, phrase, points
-from loopcd.analysis.elements.element import Element
+from loopcd.analysis.elements.element import Element, fraction, phrase, points
 from loopcd.analysis.elements.uncertainty import graded
 from loopcd.analysis.intervals import rate, rate_difference
+from loopcd.analysis.interventions import Reversion, graded_in_rounds, resumed_texts, reversions
 from loopcd.analysis.laboratory import Laboratory
-from loopcd.analysis.result import Finding, Result, together
-from loopcd.analysis.reversion import Reversion, graded_in_rounds, resumed_texts, reversions
+from loopcd.analysis.result import Finding, Result, above, together
 from loopcd.evaluation import paper
 from loopcd.evaluation.table import Cell, Column, Table, Verdict
 
@@ -37,9 +36,9 @@ def _table7(lab: Laboratory) -> Result:
         rows.append((kind, *rates, difference, *(fraction(theirs) for theirs in paper.FREQUENCIES[kind])))
         wrong, fine = phrase(rates[1], digits=2), phrase(rates[0], digits=2)
         parts.append(f"{kind} is found at {wrong} of the tokens of wrong and {fine} of right answers")
-        more.append(difference.above(0) if difference else "is undecided")
+        more.append(above(difference))
     rarer = rate_difference(np.array(counts["early overconfidence"]), tokens, np.array(counts["Late-Flip"]), tokens)
-    more.append(rarer.above(0) if rarer else "is undecided")
+    more.append(above(rarer))
     columns = (
         Column("type", "type"),
         Column("right", "right answers", "percent"),
@@ -54,12 +53,9 @@ def _table7(lab: Laboratory) -> Result:
         "Early overconfidence: hard, and no Late-Flip.",
     )
     claim = "both are more frequent in wrong answers, and Late-Flips are the rarer of the two"
-    return Result(Table(columns, tuple(rows)), Finding(claim, together(more), _sentence(parts)), notes=notes)
-
-
-def _sentence(parts: list[str]) -> str:
     told = "; ".join(parts)
-    return f"{told[0].upper()}{told[1:]}."
+    finding = Finding(claim, together(more), f"{told[0].upper()}{told[1:]}.")
+    return Result(Table(columns, tuple(rows)), finding, notes=notes)
 
 
 def _table8(lab: Laboratory) -> Result:
@@ -101,7 +97,7 @@ def _table8(lab: Laboratory) -> Result:
         f"Reverting a Late-Flip repairs {phrase(repaired)} of the wrong answers and breaks {phrase(broken)} of the right ones"
     )
     told += f": {points(more, 1)} apart." if more else "; there are too few of them to compare."
-    return Result(table, Finding(claim, more.above(0) if more else "is undecided", told), notes=notes)
+    return Result(table, Finding(claim, above(more), told), notes=notes)
 
 
 def _counts(tried: np.ndarray) -> tuple[int, int]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from random import Random
 
 from loopcd.analysis import statistics
-from loopcd.analysis.elements.columns import fraction, phrase, points
-from loopcd.analysis.elements.element import Element
+from loopcd.analysis.elements.element import Element, fraction, phrase, points
 from loopcd.analysis.elements.uncertainty import graded
+from loopcd.analysis.interventions import BEST, MOST, Source, answer_text, replaced_answers
 from loopcd.analysis.laboratory import Laboratory
-from loopcd.analysis.replacement import BEST, MOST, Source, answer_text, replaced_answers
 from loopcd.analysis.result import Finding, Result
 from loopcd.evaluation import paper
 from loopcd.evaluation.statistics import compare, wilson

@@ -93,7 +93,7 @@ def make(name: Dataset, options: TaskOptions) -> CodeTask:
     found = None
     if options.graded:
         found = check(name, settings)  # now, not after hours of generating
-        say(f"isolation in force: {found.isolation}; {settings.limits.describe()}")
+        sys.stderr.write(f"isolation in force: {found.isolation}; {settings.limits.describe()}\n")
     problems, file = _problems(name, options.data, settings)
     kept, part = tuning_half(_items(problems, options.chat, settings), options)
     return CodeTask(
@@ -120,16 +120,16 @@ def _items(problems: Sequence[dict[str, Any]], chat: Chat | None, settings: Code
     prompts = [problem["prompt"] for problem in problems]
     if chat is not None:
         prompts = chat_prompts(prompts, chat, settings)
-    return [_item(problem, prompt) for problem, prompt in zip(problems, prompts, strict=True)]
-
-
-def _item(problem: dict[str, Any], prompt: str) -> Item:
-    gold = f"whatever passes the tests of {problem['entry_point']}"
-    return Item(problem["task_id"], prompt, gold, problem, solution=problem["canonical_solution"])
-
-
-def say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    return [
+        Item(
+            problem["task_id"],
+            prompt,
+            f"whatever passes the tests of {problem['entry_point']}",
+            problem,
+            solution=problem["canonical_solution"],
+        )
+        for problem, prompt in zip(problems, prompts, strict=True)
+    ]
 
 
 def show_progress(done: int, total: int) -> None:

@@ -50,6 +50,7 @@ class HarnessTask(QuestionTask):
         return {metric: bool(scores[name].get(key, 0)) for metric, (name, key) in self.readings.items()}
 
     def describe(self) -> dict[str, Any]:
+        own = self.definition.config.doc_to_text
         return {
             "grader": f"lm-eval {version('lm-eval')}, task {self.definition.config.task} version {self.definition.VERSION}"
             + (f", math-verify {version('math-verify')}" if "math_verify" in self.definition.aggregation() else ""),
@@ -57,16 +58,9 @@ class HarnessTask(QuestionTask):
             "data": [file.describe() for file in self.files],
             "split": self.split,
             "shots": self.shots,
-            **(
-                {"fewshot_seed": FEWSHOT_SEED, "template": self._template()}
-                if self.template is None
-                else {"template": self.template}
-            ),
+            **({"fewshot_seed": FEWSHOT_SEED} if self.template is None else {}),
+            "template": self.template or (own if isinstance(own, str) else "lm-eval's doc_to_text"),
         }
-
-    def _template(self) -> str:
-        own = self.definition.config.doc_to_text
-        return own if isinstance(own, str) else "lm-eval's doc_to_text"
 
 
 def read_yaml(yaml: str) -> dict[str, Any]:

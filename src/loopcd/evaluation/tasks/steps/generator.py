@@ -12,7 +12,7 @@ from random import Random
 from loopcd.evaluation.tasks.steps.draw import Draw
 from loopcd.evaluation.tasks.steps.families import FAMILIES, ProblemFamily
 from loopcd.evaluation.tasks.steps.knobs import SPLITS, VARIANTS, Knobs, split_of
-from loopcd.evaluation.tasks.steps.problem import Cue, Problem, Sketch, Unsuitable, operations_of
+from loopcd.evaluation.tasks.steps.problem import Cue, Problem, Unsuitable, operations_of
 
 
 def problems(variant: str, split: str, number: int, seed: int = 0) -> list[Problem]:
@@ -24,7 +24,10 @@ def problems(variant: str, split: str, number: int, seed: int = 0) -> list[Probl
 
 def stream(variant: str, split: str, seed: int = 0, start: int = 0) -> Iterator[Problem]:
     """Endless problems from index `start` on; a question may come again."""
-    _check(variant, split)
+    if variant not in VARIANTS:
+        raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {variant!r}")
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     return (problem_at(variant, split, seed, index) for index in count(start))
 
 
@@ -67,15 +70,11 @@ def _build(random: Random, knobs: Knobs, family: ProblemFamily, operations: int,
     computed = operations_of(lines)
     if len(computed) < min(knobs.operations):
         raise Unsuitable(f"{len(computed)} operations are too few")
-    question = _question(draft, lines[-1].asks, cue)
+    late = (draft.irrelevant,) if cue == "distractor" else ()
+    question = " ".join([*draft.facts, *late, lines[-1].asks])
     gold = lines[-1].operation.value
     answer = "\n".join([*map(str, lines), f"#### {gold}"])
     return Problem(question, answer, gold, family.name, computed, cue)
-
-
-def _question(draft: Sketch, asks: str, cue: Cue | None) -> str:
-    late = (draft.irrelevant,) if cue == "distractor" else ()
-    return " ".join([*draft.facts, *late, asks])
 
 
 def _without_repetition(candidates: Iterator[Problem]) -> Iterator[Problem]:
@@ -84,10 +83,3 @@ def _without_repetition(candidates: Iterator[Problem]) -> Iterator[Problem]:
         if problem.question not in seen:
             seen.add(problem.question)
             yield problem
-
-
-def _check(variant: str, split: str) -> None:
-    if variant not in VARIANTS:
-        raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {variant!r}")
-    if split not in SPLITS:
-        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
