@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from loopcd.cli.group import main, print_tables
+from loopcd.cli.options import shared
 
 LOOKED_AT = 48  # problems in which the lens page looks for texts that differ
 NEXT = (
@@ -49,7 +50,7 @@ FINISHED = Case(
 @click.option("--problems", type=click.IntRange(10), default=120, show_default=True, help="Of each of the two evaluations.")
 @click.option("--texts", type=click.IntRange(1), default=6, show_default=True, help="Texts that drafting is timed on.")
 @click.option("--out", type=click.Path(path_type=Path), default="results/demo", show_default=True, help="Folder for all of it.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@shared("json")
 def demo(problems: int, texts: int, out: Path, as_json: bool) -> None:
     """LoopCD where it helps and where it does not, drafts, two texts side by side, and a page to look at."""
     say: Callable[[str], None] = (lambda line: None) if as_json else click.echo

@@ -11,37 +11,20 @@ import click
 from click.core import ParameterSource
 
 from loopcd.cli.group import Failed, main, print_tables
-from loopcd.cli.refused import check_task, model_option
+from loopcd.cli.options import PROGRAMS, check_task, shared
 
 TASKS = "gsm8k, math500, strategyqa, humaneval, mbpp, gsm8k-lm-eval; built in: steps, -easy, -hard, -shift, -cue, -cue-shift."
 
 
 def _evaluation_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """What `eval` and `sweep` share."""
-    options = [
-        model_option,
+    options = (
+        shared("model"),
         click.option("--task", default="steps", show_default=True, help=TASKS),
-        click.option(
-            "--data", type=click.Path(path_type=Path), help="Folder with the task's files (from the hub if not given)."
-        ),
-        click.option("--exemplars", type=click.Path(path_type=Path), help="strategyqa: a JSON file of worked examples."),
-        click.option("--no-chat", is_flag=True, help="humaneval, mbpp: the plain prompt, whatever template the tokenizer has."),
+        shared("data", "exemplars", "no-chat"),
         click.option("--limit", type=int, help="A fixed subset of this many items."),
-        click.option("--max-new-tokens", type=int, help="Longest answer (the task's own limit if not given)."),
-        click.option("--num-loops", type=int, help="Loops to run (the model's own number if not given)."),
-        click.option("--batch-size", type=int, help="Prompts run together (by the model's size if not given)."),
-        click.option("--dtype", help="float32, bfloat16 or float16 (the checkpoint's own if not given)."),
-        click.option(
-            "--allow-pickle", is_flag=True, help="Also read weights that there are only as pickles; nothing in them is run."
-        ),
-        click.option("--quantize", type=click.Choice(["int8"]), help="Round the weights; computes in bfloat16."),
-        click.option("--device", help="cpu, cuda, ... (a GPU where there is one)."),
-        click.option("--allow-code-execution", is_flag=True, help="humaneval, mbpp: run the programs that the model wrote."),
-        click.option("--evalplus-python", help="humaneval, mbpp: an interpreter that has EvalPlus (this one if not given)."),
-        click.option("--code-workers", type=int, help="humaneval, mbpp: programs at a time (half of the cores if not given)."),
-        click.option("--weak-isolation", is_flag=True, help="humaneval, mbpp: go on where programs cannot be shut in."),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-    ]
+        shared("max-new-tokens", "num-loops", "batch-size", "dtype", "allow-pickle", "quantize", "device", *PROGRAMS, "json"),
+    )
     for option in reversed(options):
         function = option(function)
     return function
@@ -54,8 +37,7 @@ def _evaluation_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--prompts", is_flag=True, help="Only print what would be asked, one JSON line an item; no weights are loaded.")
 @click.option("--answers", type=click.Path(path_type=Path), help='Only grade texts made elsewhere: lines {"id", "text"}.')
 @click.option("--seeds", help="As in 0,1,2,3: the initial state's (Huginn), else the draws'. The interval is then over seeds.")
-@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 takes the best token.")
-@click.option("--top-p", type=float, default=1.0, show_default=True)
+@shared("temperature", "top-p")
 @click.option("--engine", type=click.Choice(["local", "vllm"]), default="local", show_default=True, help="What generates.")
 @click.option("--tensor-parallel", type=int, help="vllm: devices that each replica is split over.")
 @click.option("--data-parallel", type=int, help="vllm: replicas.")

@@ -9,26 +9,22 @@ import click
 
 from loopcd.cli.group import Failed, main
 from loopcd.cli.method_flags import build_method
-from loopcd.cli.refused import check_task, model_option
+from loopcd.cli.options import check_task, shared
 
 
 @main.command()
 @click.argument("sources", nargs=-1, metavar="[PROMPT | TRACE ...]")
 @click.option("--export", "target", type=click.Path(path_type=Path), help="Write one self-contained page, and serve nothing.")
-@model_option
+@shared("model")
 @click.option("--amateur-loop", type=int, help="LoopCD: loop of the amateur (the model's preset if not given).")
 @click.option("--strength", type=float, help="LoopCD: λ.")
 @click.option("--plausibility", type=float, help="LoopCD: α.")
 @click.option("--max-new-tokens", type=int, help="Longest text (the task's own limit if not given).")
 @click.option("--task", default="steps", show_default=True, help="Where examples are looked for when no source is given.")
-@click.option("--data", type=click.Path(path_type=Path), help="Folder with the task's files (from the hub if not given).")
+@shared("data")
 @click.option("--limit", type=int, default=100, show_default=True, help="Examples taken of trace files.")
 @click.option("--problems", type=int, help="Problems that the search looks at (all of the task if not given).")
-@click.option("--num-loops", type=int, help="Loops to run (the model's own number if not given).")
-@click.option("--dtype", help="float32, bfloat16 or float16 (the checkpoint's own if not given).")
-@click.option("--device", help="cpu, cuda, ... (a GPU where there is one).")
-@click.option("--allow-pickle", is_flag=True, help="Also read weights that there are only as pickles; nothing in them is run.")
-@click.option("--chat", is_flag=True, help="Prompts are what a user says: they go through the tokenizer's chat template.")
+@shared("num-loops", "dtype", "device", "allow-pickle", "chat")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="To serve on; a free one if not given.")
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 @click.option("--json", "as_json", is_flag=True, help="With --export: print one JSON object.")

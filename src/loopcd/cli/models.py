@@ -6,6 +6,7 @@ from dataclasses import asdict
 import click
 
 from loopcd.cli.group import main, print_tables
+from loopcd.cli.options import shared
 
 
 @main.command()
@@ -14,7 +15,7 @@ from loopcd.cli.group import main, print_tables
 @click.option("--num-loops", type=int, help="Loops to count with (each model's own number if not given).")
 @click.option("--dtype", default="bfloat16", show_default=True, help="Of weights and cache.")
 @click.option("--quantize", type=click.Choice(["int8"]), help="Count the weights as rounded; the cache is bfloat16.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@shared("json")
 def models(
     names: tuple[str, ...], context: int, num_loops: int | None, dtype: str, quantize: str | None, as_json: bool
 ) -> None:

@@ -6,18 +6,17 @@ from typing import Any
 import click
 
 from loopcd.cli.group import main
-from loopcd.cli.refused import ModelName
+from loopcd.cli.options import ModelName, shared
 
 
 @main.command()
 @click.argument("model", type=ModelName())
-@click.option("--dtype", help="float32, bfloat16 or float16 (the checkpoint's own if not given).")
-@click.option("--device", help="cpu, cuda, ... (a GPU where there is one).")
+@shared("dtype", "device")
 @click.option("--tokens", type=click.IntRange(2), default=24, show_default=True, help="Tokens of each text that is written.")
 @click.option("--task", help="Also evaluate greedy and LoopCD on this task, beside the paper's accuracies.")
 @click.option("--limit", type=int, default=200, show_default=True, help="Items of the task.")
 @click.option("--data", type=click.Path(exists=True), help="The task's data, where it does not come with loopcd.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@shared("json")
 @click.pass_context
 def verify(
     context: click.Context,
