@@ -14,7 +14,7 @@ from loopcd.analysis.rendering.html import report
 from loopcd.analysis.rendering.pictures import draw, draw_texts
 from loopcd.analysis.result import Band, Finding, Page, Panel, Result, Series
 from loopcd.evaluation.partings import Parting, Side, pieces
-from loopcd.evaluation.table import Column, Estimate, Table, shown
+from loopcd.evaluation.table import Column, Estimate, Table
 from loopcd.evaluation.task import Item
 
 HOSTILE = '</pre><script>alert(1)</script><img src="http://evil.example/x.png" onerror=alert(2)> $x^2$ | ``` 漢字 & "quoted"'
@@ -145,21 +145,3 @@ def test_drawing_leaves_matplotlib_as_it_was() -> None:
     before = dict(matplotlib.rcParams)
     draw(PANELS[:1])
     assert dict(matplotlib.rcParams) == before
-
-
-@pytest.mark.parametrize(
-    ("cell", "unit", "text"),
-    [
-        (None, "percent", "–"),
-        (0.3321, "percent", "33.21"),
-        (Estimate(0.012, -0.004, 0.028), "points", "+1.20 [-0.40, +2.80]"),
-        (Estimate(1.94), "times", "1.94×"),
-        (Estimate(2.0, 1.0, inf), "number", "2.000 [1.000, ∞]"),
-        (nan, "number", "–"),
-        (12345, "count", "12,345"),
-        ("none", "count", "none"),
-    ],
-)
-def test_cells(cell: object, unit: str, text: str) -> None:
-    assert shown(cell, unit) == text  # type: ignore[arg-type]
-    assert Column("share", "share", "percent").titled == "share (%)"

@@ -23,7 +23,7 @@ Statistic = Callable[[np.ndarray], np.ndarray]  # sums [..., columns] -> figures
 
 def estimate(columns: Sequence[Counts], statistic: Statistic) -> Estimate | None:
     """A figure of the sums of `columns` (each one number an answer), with its interval; None where it has no value."""
-    (found,) = estimates(np.array(columns, dtype=float).T[:, None, :], lambda sums: statistic(sums))
+    (found,) = estimates(np.array(columns, dtype=float).T[:, None, :], statistic)
     return found
 
 

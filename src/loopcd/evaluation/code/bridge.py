@@ -101,7 +101,7 @@ def check(dataset: Dataset, settings: CodeSettings) -> Grading:
     shared = _Shared(lambda done, total: None, 0)
     with _folder() as folder, _Problems([]) as data:
         _run_shard(_Shard(dataset, data, folder, 0, settings), (), (), shared)
-    return Grading(shared.level, shared.isolation, shared.versions, ())
+    return shared.grading()
 
 
 def download(dataset: Dataset, settings: CodeSettings) -> Path:
@@ -152,8 +152,7 @@ def grade(
         except BaseException:  # the pool waits for its threads: what they wait for must end
             shared.stop()
             raise
-    verdicts = tuple(shared.verdicts[index] for index in range(len(programs)))
-    return Grading(shared.level, shared.isolation, shared.versions, verdicts)
+    return shared.grading()
 
 
 @contextmanager
@@ -185,6 +184,10 @@ class _Shared:
         self.stopped = True
         for process in self.processes:
             process.kill()
+
+    def grading(self) -> Grading:
+        verdicts = tuple(self.verdicts[index] for index in range(self.total))
+        return Grading(self.level, self.isolation, self.versions, verdicts)
 
     def take(self, line: str, weak: bool) -> None:
         said = json.loads(line)
