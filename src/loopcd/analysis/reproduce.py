@@ -46,19 +46,13 @@ def reproduce(
     for element in chosen:
         if begun is not None:
             begun(element)
-        page = made_page(element, lab, command(element.name))
-        pages.append(page)
-        written = write_page(page, out, pictures)
-        files += written
+        result = element.compute(lab)
+        pages.append(Page(element.name, element.title, result, {**lab.settings(), **result.settings}, command(element.name)))
+        files += write_page(pages[-1], out, pictures)
     title = f"LoopCD: the paper's tables and figures with {lab.engine.name} on {lab.task().name}"
     files.append(write_whole(out / "README.md", index(pages, title, command(wanted))))
     files.append(write_whole(out / REPORT, report(pages, pictures, title)))
     return Reproduction(tuple(pages), tuple(files), out / REPORT)
-
-
-def made_page(element: Element, lab: Laboratory, command: str) -> Page:
-    result = element.compute(lab)
-    return Page(element.name, element.title, result, {**lab.settings(), **result.settings}, command)
 
 
 def write_page(page: Page, out: Path, pictures: dict[str, bytes]) -> list[Path]:

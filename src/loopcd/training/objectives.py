@@ -48,7 +48,7 @@ class RecurrentDepth:
                 state = model.advance(state)
         for _ in range(loops - without_gradient):
             state = model.advance(state)
-        return weighted_loss(model.head(model.readout(state)), batch)
+        return weighted_mean(token_losses(model.head(model.readout(state)), batch), batch)
 
     def sample_loops(self, random: Random) -> int:
         """At least one loop; `mean_loops` on average."""
@@ -90,10 +90,6 @@ def token_losses(logits: Tensor, batch: TextBatch) -> Tensor:
 def weighted_mean(values: Tensor, batch: TextBatch) -> Tensor:
     weights = batch.weights[:, 1:]
     return (values * weights).sum() / weights.sum()
-
-
-def weighted_loss(logits: Tensor, batch: TextBatch) -> Tensor:
-    return weighted_mean(token_losses(logits, batch), batch)
 
 
 def _poisson(rate: float, random: Random) -> int:

@@ -9,12 +9,7 @@ from loopcd.analysis.laboratory import GREEDY, Answers, Laboratory, Wanted
 from loopcd.analysis.result import Result
 from loopcd.evaluation import paper
 from loopcd.evaluation.statistics import Comparison, compare, wilson
-from loopcd.evaluation.table import Column, Estimate
-
-
-def greedy_only(lab: Laboratory) -> Sequence[Wanted]:
-    """What elements need that look at greedy's answers and their traces."""
-    return (Wanted((GREEDY,)),)
+from loopcd.evaluation.table import Estimate
 
 
 @dataclass(frozen=True)
@@ -24,18 +19,13 @@ class Element:
     name: str  # on the command line, and of its files
     title: str  # as in the paper
     compute: Callable[[Laboratory], Result]
-    wanted: Callable[[Laboratory], Sequence[Wanted]] = greedy_only
+    wanted: Callable[[Laboratory], Sequence[Wanted]] = lambda lab: (Wanted((GREEDY,)),)  # and their traces
 
 
 def paper_heading(family: paper.Family, task: str, what: str = "") -> str:
-    """As in "paper: Huginn-0125, GSM8K flex"."""
+    """As in "paper: Huginn-0125, GSM8K flex" (GSM8K's where it does not have the task)."""
     benchmark = paper.SHOWN[paper.known_task(task)]
     return f"paper: {paper.NAMES[family]}, {benchmark}{f' {what}' if what else ''}"
-
-
-def paper_percent(task: str, key: str = "paper", family: paper.Family = "huginn", what: str = "") -> Column:
-    """The paper's figure for this task (GSM8K's where it does not have the task)."""
-    return Column(key, paper_heading(family, task, what), "percent")
 
 
 def fraction(percent: float | None) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from loopcd.analysis import statistics
-from loopcd.analysis.elements.element import Element, accuracy, fraction, paper_heading, paper_percent, points, versus
+from loopcd.analysis.elements.element import Element, accuracy, fraction, paper_heading, points, versus
 from loopcd.analysis.intervals import rate
 from loopcd.analysis.laboratory import GREEDY, Answers, Laboratory, Wanted
 from loopcd.analysis.result import Finding, Result, verdict_of
@@ -91,7 +91,7 @@ def _table5(lab: Laboratory) -> Result:
         Column("difference", "Δ to greedy", "points"),
         Column("positions", "such positions", "percent"),
         Column("touched", "positions where it intervened", "percent"),
-        paper_percent("gsm8k", "paper_accuracy", what="flex"),
+        Column("paper_accuracy", paper_heading("huginn", "gsm8k", "flex"), "percent"),
         Column("paper_positions", f"{paper_heading('huginn', 'gsm8k')}, positions", "percent"),
     )
     names = {"greedy": "nowhere (greedy)", "all": "all positions"}
