@@ -12,7 +12,7 @@ from loopcd.analysis.laboratory import GREEDY, Laboratory
 from loopcd.decoding import LoopCD
 from loopcd.evaluation.engine import using_threads
 from loopcd.evaluation.runner import Progress
-from loopcd.evaluation.task import Split, Task
+from loopcd.evaluation.task import Split
 from loopcd.tracing import LoopTrace, TraceFile, TraceWriter, Written, read_traces, trace_texts
 
 PART = 64  # answers in a file
@@ -30,10 +30,10 @@ def greedy_traces(lab: Laboratory, name: str | None = None, split: Split = "test
     ]
     with lab.opened(task) as store:
         folder = store.own_folder(f"traces/greedy-amateur{lab.amateur}-strength{lab.strength:g}-top{BEST}")
-        return chain.from_iterable(_parts(lab, task, items, folder))
+        return chain.from_iterable(_parts(lab, items, folder))
 
 
-def _parts(lab: Laboratory, task: Task, items: Sequence[Written], folder: Path) -> list[TraceFile]:
+def _parts(lab: Laboratory, items: Sequence[Written], folder: Path) -> list[TraceFile]:
     report = lab.tally.stage(f"traces in {folder}")
     starts = range(0, len(items), PART)
     paths = [folder / f"{start:06d}.npz" for start in starts]

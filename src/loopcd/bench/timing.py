@@ -52,9 +52,6 @@ class Spread:
         low, median, high = (float(x) for x in np.percentile(np.asarray(values, dtype=float), [10, 50, 90]))
         return cls(median, low, high)
 
-    def times(self, factor: float) -> "Spread":
-        return Spread(self.median * factor, self.low * factor, self.high * factor)
-
     def __str__(self) -> str:
         return f"{self.median:.3f} ({self.low:.3f}–{self.high:.3f})"
 

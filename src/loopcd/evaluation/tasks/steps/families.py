@@ -16,8 +16,8 @@ OPPOSITE: dict[Symbol, Symbol] = {"+": "-", "-": "+", "*": "/", "/": "*"}
 # -- chain: one person's things, changed by one event a day
 
 
-def chain(draw: Draw, operations: int, reverse: bool = False) -> Sketch:
-    """A start, then events until they take `operations` operations. `reverse` has no meaning here.
+def chain(draw: Draw, operations: int) -> Sketch:
+    """A start, then events until they take `operations` operations.
 
     Two events of one operation each are worked out in one equation, `( 14 + 5 ) * 2`.
     """
@@ -127,8 +127,8 @@ def _together(people: list[str], values: list[int], item: str, summed: int) -> L
 # -- groups: containers with the same number of things each; some are bad, and the rest is shared
 
 
-def groups(draw: Draw, operations: int, reverse: bool = False) -> Sketch:
-    """One kind of container for 2 or 3 operations, two kinds for 4 and 5, three from 6. `reverse` has no meaning here."""
+def groups(draw: Draw, operations: int) -> Sketch:
+    """One kind of container for 2 or 3 operations, two kinds for 4 and 5, three from 6."""
     item = draw.item()
     kinds = 1 + (operations > 3) + (operations > 5)
     facts, products = [], []
@@ -159,8 +159,8 @@ def groups(draw: Draw, operations: int, reverse: bool = False) -> Sketch:
 # -- shop: several goods at their prices, and the change
 
 
-def shop(draw: Draw, operations: int, reverse: bool = False) -> Sketch:
-    """One good and the change (2), two goods (3), with change (4); three goods from 5. `reverse` has no meaning here."""
+def shop(draw: Draw, operations: int) -> Sketch:
+    """One good and the change (2), two goods (3), with change (4); three goods from 5."""
     buyer = draw.person()
     kinds = 1 + (operations > 2) + (operations > 4)
     with_change = operations % 2 == 0
@@ -185,8 +185,8 @@ def shop(draw: Draw, operations: int, reverse: bool = False) -> Sketch:
 # -- work: people who pick so many things an hour, for some hours; some of these are then lost
 
 
-def work(draw: Draw, operations: int, reverse: bool = False) -> Sketch:
-    """Two people (2 operations), a loss (3), a sharing (4); more people beyond that. `reverse` has no meaning here."""
+def work(draw: Draw, operations: int) -> Sketch:
+    """Two people (2 operations), a loss (3), a sharing (4); more people beyond that."""
     item = draw.item()
     count = max(2, operations - 2)
     people = [draw.person() for _ in range(count)]
@@ -216,10 +216,10 @@ def work(draw: Draw, operations: int, reverse: bool = False) -> Sketch:
 
 @dataclass(frozen=True)
 class ProblemFamily:
-    """`build(draw, operations, reverse)`; `cues` are the ways in which a problem of this family can mislead."""
+    """`cues` are the ways in which a problem of this family can mislead; one with a keyword is built in reverse too."""
 
     name: str
-    build: Callable[[Draw, int, bool], Sketch]
+    build: Callable[..., Sketch]  # of the choices and the number of operations
     cues: tuple[Cue, ...]
 
 

@@ -61,17 +61,18 @@ def _attempt_until(
 def _build(random: Random, knobs: Knobs, family: ProblemFamily, operations: int, cue: Cue | None) -> Problem:
     draw = Draw(random, knobs)
     # The last line of an intermediate question is not needed: it is built, told as a fact, and left out of the answer.
-    draft = family.build(draw, operations + (cue == "intermediate"), cue == "keyword")
-    lines = draft.lines[:-1] if cue == "intermediate" else draft.lines
+    turned = {"reverse": True} if cue == "keyword" else {}
+    sketch = family.build(draw, operations + (cue == "intermediate"), **turned)
+    lines = sketch.lines[:-1] if cue == "intermediate" else sketch.lines
     # All lines are checked, also one that is left out: a story must be possible as told.
-    values = [step.value for line in draft.lines for step in line.operation.steps()]
+    values = [step.value for line in sketch.lines for step in line.operation.steps()]
     if not lines or min(values) < 1 or max(values) > knobs.result:
         raise Unsuitable(f"results {values} are out of range")
     computed = operations_of(lines)
     if len(computed) < min(knobs.operations):
         raise Unsuitable(f"{len(computed)} operations are too few")
-    late = (draft.irrelevant,) if cue == "distractor" else ()
-    question = " ".join([*draft.facts, *late, lines[-1].asks])
+    late = (sketch.irrelevant,) if cue == "distractor" else ()
+    question = " ".join([*sketch.facts, *late, lines[-1].asks])
     gold = lines[-1].operation.value
     answer = "\n".join([*map(str, lines), f"#### {gold}"])
     return Problem(question, answer, gold, family.name, computed, cue)
