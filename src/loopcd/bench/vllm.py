@@ -51,7 +51,9 @@ def _subject(name: str, batch: int, tokens: int, folder: Path) -> tuple[str, Sub
     prompts = subject.prompts(batch)
     sharpen(subject, prompts)
     subject.model.save_pretrained(folder)
-    load("tiny-huginn")[1].save_pretrained(folder)  # vLLM wants a tokenizer; no text is made of the tokens
+    tokenizer = load("tiny-huginn")[1]  # vLLM wants one; no text is made of the tokens
+    assert tokenizer is not None
+    tokenizer.save_pretrained(folder)
     return str(folder), subject, prompts
 
 
