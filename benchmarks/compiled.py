@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._dynamo.exc import TorchDynamoException
 
-from loopcd.bench.decode import Cell
+from loopcd.bench.decode import FilledCache
 from loopcd.bench.timing import Stopwatch, alternately, ratio
 from loopcd.models import LoopedModel
 
@@ -24,7 +24,7 @@ def measure_compiled(model: LoopedModel, batch: int, rounds: int, steps: int) ->
     for each in (model, compiled):
         watch = Stopwatch()
         with watch.running():
-            cell = Cell(each, CONTEXT, batch, steps)
+            cell = FilledCache(each, CONTEXT, batch, steps)
             cell.decode()
         cells.append(cell)
         watches.append(watch)

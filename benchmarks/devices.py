@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from loopcd.bench.decode import Cell
+from loopcd.bench.decode import FilledCache
 from loopcd.bench.subjects import random_ids
 from loopcd.bench.timing import Sample, Stopwatch, alternately, rates, ratio
 from loopcd.models import LoopedModel
@@ -26,7 +26,7 @@ class Bench:
     """A model with a filled cache, and the single devices as tasks."""
 
     model: LoopedModel
-    cell: Cell
+    cell: FilledCache
     repeats: int
 
     def stages(self) -> dict[str, Stopwatch]:
@@ -84,7 +84,7 @@ class Bench:
 
 def measure_devices(model: LoopedModel, rounds: int, repeats: int, context: int = 128) -> dict[str, Any]:
     """Each device's time over that of a whole step, both measured alternately."""
-    cell = Cell(model, context, 1, repeats)
+    cell = FilledCache(model, context, 1, repeats)
     bench = Bench(model, cell, repeats)
     tasks: Mapping[str, Callable[[], Sample]] = {
         "step": cell.decode,
@@ -105,7 +105,7 @@ def measure_devices(model: LoopedModel, rounds: int, repeats: int, context: int 
     }
 
 
-def operators(cell: Cell) -> dict[str, Any]:
+def operators(cell: FilledCache) -> dict[str, Any]:
     """Shares of the operators' own time by kind, and how many operators a step calls, by torch's profiler."""
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         cell.decode()

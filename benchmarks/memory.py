@@ -30,7 +30,7 @@ _GENERATOR = textwrap.dedent(
     import json, sys
     import torch
     import benchmarks.memory as memory
-    from loopcd.bench.jobs import Subject
+    from loopcd.bench.subjects import Subject
     from loopcd.bench.speeds import suite
     from loopcd.models.loading import load
     torch.set_num_threads(1)

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from loopcd.bench.jobs import Subject, sharpen
-from loopcd.bench.subjects import MEDIUM, disagreeing
+from loopcd.bench.subjects import MEDIUM, Subject, disagreeing, sharpen
 from loopcd.bench.timing import NOTHING, Sample, Stopwatch, ratio
 from loopcd.decoding import Greedy, LoopCD, Method
 from loopcd.models import LoopedModel

@@ -14,7 +14,7 @@ from benchmarks.plot import draw
 from loopcd.bench.parts import merged
 from loopcd.bench.tables import percent, tables
 from loopcd.decoding.rounds import NEAR
-from loopcd.evaluation.grid import Grid
+from loopcd.evaluation.table import Table
 from loopcd.tracing.writing import write_whole
 
 _HEAD = """# Performance
@@ -113,8 +113,8 @@ tokens in flight and no rounds; with c(n) the cost of a pass over n tokens, that
 
     gain(p) = (b + L + r) / ((1 − p)·Σ c(1 + ⌊t / a⌋) + p·a·c(L / a) + (1 + (1 − p)·(L / a − 1))·(b + r)),   t = 0 … L − 1
 
-Both are `Plan.gain` in `decoding/draft.py`. Ouro-1.4B's acceptance of two loops of four, measured elsewhere, is 0.71 to 0.92 in
-rounds of four tokens; for Huginn-0125 none is published.
+Both are `DraftPlan.gain` in `decoding/draft.py`. Ouro-1.4B's acceptance of two loops of four, measured elsewhere, is 0.71 to
+0.92 in rounds of four tokens; for Huginn-0125 none is published.
 An amateur that is asked everywhere would add
 {coda} to the bytes of a token of Huginn-0125; ours adds that only where a second token is plausible.
 """
@@ -180,7 +180,7 @@ def _contested(run: Mapping[str, Any]) -> str:
     )
 
 
-def traffic_table(views: Mapping[str, Outlook]) -> Grid:
+def traffic_table(views: Mapping[str, Outlook]) -> Table:
     columns = ["bytes for a token", "one loop", "loops", "rest of the weights", "keys and values", "in all"]
     rows = []
     for name, view in views.items():
@@ -189,10 +189,10 @@ def traffic_table(views: Mapping[str, Outlook]) -> Grid:
         sizes = [f"{size / 1e9:.2f} GB" for size in (rest, traffic.cache, traffic.per_token())]
         limits = [f"{view.limits[gpu]:.0f}" for gpu in GPUS]
         rows.append([name, f"{traffic.loop / 1e9:.2f} GB", str(traffic.loops), *sizes, *limits])
-    return Grid("Traffic", [*columns, *(f"tokens/s, {gpu}" for gpu in GPUS)], rows)
+    return Table.of("Traffic", [*columns, *(f"tokens/s, {gpu}" for gpu in GPUS)], rows)
 
 
-def plan_tables(views: Mapping[str, Outlook]) -> Iterator[Grid]:
+def plan_tables(views: Mapping[str, Outlook]) -> Iterator[Table]:
     """Rounds, then waves."""
     rounds, waves = [], []
     for name, view in views.items():
@@ -201,8 +201,8 @@ def plan_tables(views: Mapping[str, Outlook]) -> Iterator[Grid]:
             rounds.append([label, *(f"{x.gain:.2f} (k = {x.length})" for x in each)])
             waves.append([label, *(f"{x.wave:.2f}" for x in each)])
     chances = [f"p = {p}" for p in ACCEPTANCES]
-    yield Grid("Plans", ["expected gain by acceptance, rounds", *chances], rounds)
-    yield Grid("Plans of waves", ["expected gain by acceptance, waves", *chances], waves)
+    yield Table.of("Plans", ["expected gain by acceptance, rounds", *chances], rounds)
+    yield Table.of("Plans of waves", ["expected gain by acceptance, waves", *chances], waves)
 
 
 @click.command()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from loopcd.bench.traffic import Traffic, step_traffic
-from loopcd.decoding.draft import LONGEST, Plan
+from loopcd.decoding.draft import LONGEST, DraftPlan
 from loopcd.models import LoopedModel
 from loopcd.models.presets import PUBLIC, empty_model
 
@@ -60,9 +60,9 @@ def outlook(model: LoopedModel, context: int) -> Outlook:
 
 
 def expected(model: LoopedModel, loops: int, acceptance: float) -> Expected:
-    gains = {length: Plan(loops, length).gain(model, model.num_loops, acceptance) for length in range(2, LONGEST + 1)}
+    gains = {length: DraftPlan(loops, length).gain(model, model.num_loops, acceptance) for length in range(2, LONGEST + 1)}
     best = max(gains, key=lambda length: gains[length])
-    wave = Plan.wave_of(loops, model.num_loops).gain(model, model.num_loops, acceptance)
+    wave = DraftPlan.wave_of(loops, model.num_loops).gain(model, model.num_loops, acceptance)
     return Expected(loops, acceptance, best, gains[best], wave)
 
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from loopcd.bench.tables import percent, spread
-from loopcd.evaluation.grid import Grid
+from loopcd.evaluation.table import Table
 
 
-def overhead_tables(overhead: Mapping[str, Any]) -> Iterator[Grid]:
+def overhead_tables(overhead: Mapping[str, Any]) -> Iterator[Table]:
     names = ["loopcd/greedy", "loopcd eager/greedy", "loopcd own coda/greedy"]
     rows = [
         [f"{model}, vocabulary {vocabulary}, {head} head", percent(told["contested"]), *(spread(told.get(n)) for n in names)]
@@ -15,20 +15,20 @@ def overhead_tables(overhead: Mapping[str, Any]) -> Iterator[Grid]:
         for vocabulary, heads in by_vocabulary.items()
         for head, told in heads.items()
     ]
-    yield Grid("What LoopCD costs", ["LoopCD over greedy", "contested", "LoopCD", "asked everywhere", "own coda"], rows)
+    yield Table.of("What LoopCD costs", ["LoopCD over greedy", "contested", "LoopCD", "asked everywhere", "own coda"], rows)
 
 
-def worst_tables(worst: Mapping[str, Any]) -> Iterator[Grid]:
+def worst_tables(worst: Mapping[str, Any]) -> Iterator[Table]:
     rows = [
         [f"{model}, batch {batch}, {draft}", percent(told["acceptance"]), spread(told["cold"]), spread(told["warm"])]
         for model, batches in worst.items()
         for batch, drafts in batches.items()
         for draft, told in drafts.items()
     ]
-    yield Grid("Worst case", ["drafted over undrafted, random weights", "acceptance", "first text", "second text"], rows)
+    yield Table.of("Worst case", ["drafted over undrafted, random weights", "acceptance", "first text", "second text"], rows)
 
 
-def wave_tables(wave: Mapping[str, Any]) -> Iterator[Grid]:
+def wave_tables(wave: Mapping[str, Any]) -> Iterator[Table]:
     columns = [f"{wave['loops']} loops, loop {wave['early']} drafts", "over greedy", "over rounds", "acceptance"]
     columns += ["ticks a token", "by the formula", "near ties", "texts as undrafted"]
     rows = []
@@ -40,23 +40,23 @@ def wave_tables(wave: Mapping[str, Any]) -> Iterator[Grid]:
                 ticks, same = ["", ""], ""
             ratios = [spread(told["over greedy"]), spread(told.get("over rounds"))]
             rows.append([f"{kind}, {draft}", *ratios, percent(told["acceptance"]), *ticks, str(told["near_ties"]), same])
-    yield Grid("Waves", columns, rows)
+    yield Table.of("Waves", columns, rows)
 
 
-def device_tables(devices: Mapping[str, Any]) -> Iterator[Grid]:
+def device_tables(devices: Mapping[str, Any]) -> Iterator[Table]:
     models = list(devices)
     names = list(dict.fromkeys(name for told in devices.values() for name in told["cost"]))
     rows = [["a step takes", *(f"{devices[m]['step_seconds'] * 1e3:.2f} ms" for m in models)]]
     rows += [["operators called in a step", *(f"{devices[m]['operators']['calls_per_step']:.0f}" for m in models)]]
     rows += [[name, *(percent(devices[m]["cost"][name]["median"]) for m in models)] for name in names]
-    yield Grid("What each device costs, as a share of a step", ["device", *models], rows)
+    yield Table.of("What each device costs, as a share of a step", ["device", *models], rows)
     stages = [[f"stage: {key}", *(percent(devices[m]["stages"][key]) for m in models)] for key in devices[models[0]]["stages"]]
     kinds = devices[models[0]]["operators"]["share"]
     stages += [[f"operators: {key}", *(percent(devices[m]["operators"]["share"][key]) for m in models)] for key in kinds]
-    yield Grid("Where the time of a step goes", ["share of the time", *models], stages)
+    yield Table.of("Where the time of a step goes", ["share of the time", *models], stages)
 
 
-def compile_tables(compiled: Mapping[str, Any]) -> Iterator[Grid]:
+def compile_tables(compiled: Mapping[str, Any]) -> Iterator[Table]:
     rows = []
     for model, batches in compiled.items():
         for batch, told in batches.items():
@@ -66,10 +66,10 @@ def compile_tables(compiled: Mapping[str, Any]) -> Iterator[Grid]:
                 else [spread(told["compiled/plain"]), f"{told['start_up_seconds']:.0f} s"]
             )
             rows.append([f"{model}, batch {batch}", *found])
-    yield Grid("Compiling", ["layers compiled by torch.compile", "compiled over plain", "longer at the first passes"], rows)
+    yield Table.of("Compiling", ["layers compiled by torch.compile", "compiled over plain", "longer at the first passes"], rows)
 
 
-def memory_tables(memory: Mapping[str, Any]) -> Iterator[Grid]:
+def memory_tables(memory: Mapping[str, Any]) -> Iterator[Table]:
     columns = ["peak of a process that generates", "plain", "drafted", "drafted over plain", "beyond the loaded model"]
     columns += ["cache, drafted over plain"]
     rows = []
@@ -81,13 +81,13 @@ def memory_tables(memory: Mapping[str, Any]) -> Iterator[Grid]:
                 less = (told["plain"]["peak_bytes"] - told["plain"]["loaded_bytes"]) / 1e6
                 found = [f"{told['drafted_over_plain']:.3f}", f"{less:.1f} and {more:.1f} MB"]
                 rows.append([f"{model}, {case}, {name}", *sizes, *found, f"{told['cache_over_plain']:.3f}"])
-    yield Grid("Memory of drafting", columns, rows)
+    yield Table.of("Memory of drafting", columns, rows)
 
 
-def load_tables(load: Mapping[str, Any]) -> Iterator[Grid]:
+def load_tables(load: Mapping[str, Any]) -> Iterator[Table]:
     rows = [["checkpoint", f"{load['checkpoint_bytes'] / 1e9:.3f} GB"]]
     if load["peak_bytes"] is not None:
         rows += [["peak of resident memory beyond the imports", f"{load['peak_bytes'] / 1e9:.3f} GB"]]
         rows += [["peak over checkpoint", f"{load['over_checkpoint']:.3f}"]]
     rows += [["time", f"{load['seconds']:.1f} s"]]
-    yield Grid("Loading", ["loading", "found"], rows)
+    yield Table.of("Loading", ["loading", "found"], rows)

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from loopcd.bench.jobs import Subject, texts, token_count
-from loopcd.bench.subjects import MEDIUM, disagreeing
+from loopcd.bench.subjects import MEDIUM, Subject, disagreeing, texts, token_count
 from loopcd.bench.timing import Sample, Stopwatch, alternately, ratio
 from loopcd.decoding import Greedy, Method, SelfDraft
 from loopcd.decoding.draft import DraftReport

@@ -5,9 +5,8 @@ from copy import deepcopy
 from dataclasses import asdict, replace
 from typing import Any
 
-from loopcd.bench.jobs import Subject, token_count
 from loopcd.bench.speeds import drafting
-from loopcd.bench.subjects import MEDIUM, disagreeing
+from loopcd.bench.subjects import MEDIUM, Subject, disagreeing, token_count
 from loopcd.bench.timing import Sample, Stopwatch, ratio
 from loopcd.decoding import Greedy, Method, SelfDraft
 

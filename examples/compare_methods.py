@@ -4,10 +4,9 @@ import sys
 
 from loopcd.evaluation.engine import LocalEngine
 from loopcd.evaluation.evaluate import evaluate
-from loopcd.evaluation.plan import RunPlan
-from loopcd.evaluation.registry import make_task
-from loopcd.evaluation.specs import parse_methods
+from loopcd.evaluation.plan import RunPlan, parse_methods
 from loopcd.evaluation.task import TaskOptions
+from loopcd.evaluation.tasks import make_task
 
 problems = int(sys.argv[1]) if len(sys.argv) > 1 else 200
 task = make_task("steps-cue-shift", TaskOptions(limit=problems))

@@ -14,13 +14,13 @@ from loopcd.decoding.scoring import Scores
 class LastTwo(Method):
     weight: float = 0.5  # of the loop before the last
 
-    def scorer(self, engine, tokenizer):
-        return LastTwoScorer(engine, self.weight)
+    def scorer(self, reader, tokenizer):
+        return LastTwoScorer(reader, self.weight)
 
 
 class LastTwoScorer:
-    def __init__(self, engine, weight):
-        self.model, self.weight, self.early = engine.model, weight, EarlyLoop(engine.model, engine.num_loops - 1, "shared")
+    def __init__(self, reader, weight):
+        self.model, self.weight, self.early = reader.model, weight, EarlyLoop(reader.model, reader.num_loops - 1, "shared")
 
     def watch(self, state):  # sees the state after every loop
         self.early.watch(state)

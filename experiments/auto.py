@@ -23,21 +23,21 @@ import torch
 from torch import Tensor
 
 from experiments.contests import Contests, at_loop
-from loopcd.analysis.elements.columns import points
-from loopcd.analysis.elements.element import Element
+from loopcd.analysis.elements.element import Element, points
 from loopcd.analysis.laboratory import GREEDY, Laboratory, Wanted
-from loopcd.analysis.result import Cell, Column, Estimate, Finding, Result, Table
+from loopcd.analysis.result import Finding, Result
 from loopcd.analysis.traced import greedy_traces
 from loopcd.decoding import LoopCD, Method, rules
 from loopcd.decoding.auto import AmateurRule, AutoScorer, candidate_loops
-from loopcd.decoding.engine import Engine
+from loopcd.decoding.reader import Reader
 from loopcd.decoding.scoring import Scorer
 from loopcd.evaluation.data import item_number
-from loopcd.evaluation.engine import Request
+from loopcd.evaluation.engine import CompletionRequest
 from loopcd.evaluation.plan import batches
 from loopcd.evaluation.runner import Progress
 from loopcd.evaluation.statistics import compare, wilson
 from loopcd.evaluation.store import sample_line
+from loopcd.evaluation.table import Cell, Column, Estimate, Table
 from loopcd.evaluation.task import Split
 
 STRENGTHS = (0.1, 0.2, 0.3, 0.5)
@@ -114,10 +114,10 @@ class ChosenAmateur(Method):
     variant: Variant = Variant("divergence", 0.3)
     plausibility: float = 0.1
 
-    def scorer(self, engine: Engine, tokenizer: object) -> Scorer:
-        loops, strength = candidate_loops(engine.num_loops), self.variant.strength
+    def scorer(self, reader: Reader, tokenizer: object) -> Scorer:
+        loops, strength = candidate_loops(reader.num_loops), self.variant.strength
         settings = {"strength": strength, "plausibility": self.plausibility}
-        return AutoScorer(engine.model, loops, self.variant.amateur, "shared", **settings)
+        return AutoScorer(reader.model, loops, self.variant.amateur, "shared", **settings)
 
 
 def method_of(variant: Variant) -> Method:
@@ -176,7 +176,7 @@ def _texts(lab: Laboratory, split: Split, variant: Variant, places: Sequence[int
         for batch in batches(lab.engine.lengths([item.prompt for item in missing]) if missing else [], lab.engine.batch_size):
             own = [missing[place] for place in batch]
             numbers = tuple(item_number(item.id) for item in own)
-            request = Request(task.max_new_tokens, task.stop, task.question, numbers)
+            request = CompletionRequest(task.max_new_tokens, task.stop, task.question, numbers)
             made = lab.engine.complete([item.prompt for item in own], method_of(variant), request)
             lines = [sample_line(item.id, each) for item, each in zip(own, made, strict=True)]
             store.add_samples(variant.slug, lines)

@@ -19,7 +19,7 @@ from loopcd.decoding import Generation, LoopCD
 from loopcd.evaluation.statistics import mcnemar
 from loopcd.evaluation.tasks.steps import Problem
 from loopcd.models import LoopedModel
-from loopcd.training.measure import answers, right
+from loopcd.training.accuracy import answers, right
 
 STRENGTHS = (0.1, 0.2, 0.3)
 

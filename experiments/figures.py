@@ -24,9 +24,9 @@ from loopcd.evaluation.tasks import steps
 from loopcd.models import LoopedModel
 from loopcd.models.loading import load
 from loopcd.tracing.writing import write_whole
+from loopcd.training.accuracy import answers, right
 from loopcd.training.checkpoints import read_record
-from loopcd.training.measure import answers, right
-from loopcd.training.progress import Display
+from loopcd.training.trainer import Display
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,11 @@ from loopcd.evaluation.tasks import steps
 from loopcd.models import LoopedModel
 from loopcd.models.loading import load
 from loopcd.tracing import writing
+from loopcd.training.accuracy import answers, right, right_by_loop
 from loopcd.training.checkpoints import RunFolder, read_records
-from loopcd.training.measure import answers, right, right_by_loop
-from loopcd.training.progress import Display
 from loopcd.training.recipes import recipe_named
 from loopcd.training.tokenizer import build_tokenizer
-from loopcd.training.trainer import Pace, Trainer
+from loopcd.training.trainer import Display, Pace, Trainer
 
 FILE = "trajectory.jsonl"
 

@@ -31,7 +31,7 @@ FAST = {
     },
     "decoding": {"auto", "bans", "chat", "loopcd", "memory", "passes", "rules", "thinking"},
     "tracing": {"files", "record", "trace", "writing"},
-    "evaluation": {"data", "graders", "paper", "specs", "statistics", "steps", "tables", "tasks"},
+    "evaluation": {"data", "graders", "paper", "plan", "report", "statistics", "steps", "table", "tasks"},
     "analysis": {"intervals", "rendering", "scaling", "statistics"},
     "serving": {"contrast", "memory", "options", "served"},
     "training": {"muon", "objectives", "rows", "tokenizer"},

@@ -15,18 +15,16 @@ from torch import nn
 
 import loopcd
 from decoding.runs import run
+from evaluation.fakes import steps_with
 from loopcd import MTI, EarlyExit, Greedy, LoopCD, NoiseCD, SelfDraft, SelfEval
 from loopcd.bench.exact import bench_exact
-from loopcd.bench.jobs import Subject
 from loopcd.bench.speeds import bench_methods
+from loopcd.bench.subjects import Subject
 from loopcd.bench.timing import Stopwatch
-from loopcd.evaluation.data import fingerprint_records
 from loopcd.evaluation.engine import LocalEngine
 from loopcd.evaluation.evaluate import evaluate
-from loopcd.evaluation.plan import RunPlan
-from loopcd.evaluation.specs import parse_methods
+from loopcd.evaluation.plan import RunPlan, parse_methods
 from loopcd.evaluation.task import Item
-from loopcd.evaluation.tasks.word_problems import WordProblems
 from loopcd.models import LoopedModel, loop_logits
 from loopcd.tracing.live import LiveTracer
 from standin import DeviceMix, counting, devices, placed, split
@@ -224,7 +222,7 @@ def test_fewer_kernels_compute_the_same_and_hooks_see_what_layers_made() -> None
 def test_an_evaluation_and_the_benchmark(tmp_path: Path) -> None:
     """What `make demo` and `loopcd bench` do with a model that is elsewhere."""
     items = [Item(f"short/{number}", "ab" * (1 + number), 0) for number in range(3)]
-    task = WordProblems("short", items, 4, fingerprint_records("these", items), "test")
+    task = steps_with(items, name="short", max_new_tokens=4)
 
     def evaluated(model: LoopedModel, name: str) -> dict[str, Any]:
         engine, plan = LocalEngine(model, byte_tokenizer(), "tiny", batch_size=2), RunPlan(parse_methods("greedy,loopcd"))

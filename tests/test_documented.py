@@ -123,7 +123,7 @@ def test_a_command_is_understood(page: str, line: str, words: list[str]) -> None
 @pytest.mark.slow
 def test_methods_of_commands_fit_their_models() -> None:
     from loopcd.evaluation.engine import LocalEngine
-    from loopcd.evaluation.specs import parse_methods
+    from loopcd.evaluation.plan import parse_methods
 
     engines = {name: LocalEngine.load(name) for name in built_in()}
     for _, line, words in COMMANDS:

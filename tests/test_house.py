@@ -149,6 +149,36 @@ def line_count(path: Path) -> int:
     return len(path.read_text(encoding="utf-8").splitlines())
 
 
+# One word, one thing
+
+
+def shared_names(package: Path) -> dict[str, list[str]]:
+    """Classes that several files define, each with these files; but serving has the models' layers once more, for vLLM."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(package.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(path.relative_to(package).as_posix())
+    rooms = {name: [file.partition("/")[0] for file in files] for name, files in found.items()}
+    return {name: files for name, files in found.items() if len(files) > 1 and rooms[name] != ["models", "serving"]}
+
+
+def test_a_name_means_one_thing() -> None:
+    assert shared_names(PACKAGE) == {}
+
+
+def test_a_name_that_means_two_things_is_found(tmp_path: Path) -> None:
+    files = {
+        "models/a.py": "class Row:\n    class Inner: ...",
+        "lens/b.py": "class Row: ...",
+        "bench/c.py": "class Inner: ...\nclass _Own: ...",
+        "cli/d.py": "class _Own: ...",
+    }
+    assert shared_names(make_package(tmp_path, files)) == {"Row": ["lens/b.py", "models/a.py"]}
+    again = {"models/e.py": "class Layer: ...", "serving/vllm/e.py": "class Layer: ..."}
+    assert shared_names(make_package(tmp_path / "again", again)) == {}
+
+
 # Where files are written
 
 # What writes by itself: the one place for it, and what goes into a fresh folder of the system's, an archive that is open, or

@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 
-from loopcd.analysis.laboratory import Laboratory
-from loopcd.analysis.progress import Tally
+from loopcd.analysis.laboratory import Laboratory, Tally
 from loopcd.evaluation.engine import LocalEngine
 from loopcd.evaluation.session import Session
 from loopcd.evaluation.task import Grades, Item
-from loopcd.evaluation.tasks.word_problems import WordProblems
+from loopcd.evaluation.tasks.questions import ReadTask
 
 
-@dataclass(frozen=True)
-class CoinTask(WordProblems):
+@dataclass(frozen=True, kw_only=True)
+class CoinTask(ReadTask):
     """Random models answer nothing rightly; so whether a text is right follows from its hash."""
 
     def grade(self, items: Any, texts: Any) -> list[Grades]:
@@ -26,11 +25,11 @@ class CoinTask(WordProblems):
 
 def coin_task(session: Session, split: Any = "test", question: str | None = None) -> CoinTask:
     made = session.make_task(split)
-    assert isinstance(made, WordProblems)
+    assert isinstance(made, ReadTask)
     items = made.items
     if question is not None:
         items = [Item(item.id, f"Question: {question}\nAnswer:", item.gold, item.document) for item in items]
-    values = {each.name: getattr(made, each.name) for each in fields(WordProblems)}
+    values = {each.name: getattr(made, each.name) for each in fields(ReadTask)}
     return CoinTask(**{**values, "items": items})
 
 

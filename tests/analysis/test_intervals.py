@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from loopcd.analysis.intervals import FEWEST, estimate, estimates, rate, rate_difference, rate_ratio
-from loopcd.analysis.result import Estimate, together
+from loopcd.analysis.result import together
 from loopcd.evaluation.statistics import wilson
+from loopcd.evaluation.table import Estimate
 
 
 def test_a_rate_is_of_the_sums_not_the_mean_of_rates() -> None:

@@ -11,14 +11,13 @@ from torch import Tensor
 
 from analysis.labs import CoinTask, laboratory
 from analysis.readings import answers_read, greedy_on, hard, late_alternative
-from loopcd.analysis import reversion, statistics
+from loopcd.analysis import interventions, statistics
 from loopcd.analysis.elements.perturbation import broken_answers
+from loopcd.analysis.interventions import Source, answer_text, graded_in_rounds, replaced_answers, resumed_texts, reversions
 from loopcd.analysis.laboratory import GREEDY, Laboratory
-from loopcd.analysis.replacement import Source, answer_text, replaced_answers
-from loopcd.analysis.reversion import graded_in_rounds, resumed_texts, reversions
 from loopcd.analysis.traced import greedy_traces
 from loopcd.evaluation.task import Grades
-from loopcd.evaluation.tasks.word_problems import WordProblems
+from loopcd.evaluation.tasks.questions import ReadTask
 
 
 @pytest.mark.parametrize("source", ["last", "peak"])
@@ -63,7 +62,7 @@ def test_a_replacement_is_a_uniform_draw_from_the_ten_best(lab: Laboratory) -> N
 
 
 def test_an_answer_with_one_kind_of_tokens_is_left_out(lab: Laboratory) -> None:
-    trace = greedy_traces(lab)[0]
+    trace = next(greedy_traces(lab))
     assert replaced_answers(trace, statistics.hard_tokens(trace) | True, Random(0)) is None
     assert replaced_answers(trace, statistics.hard_tokens(trace) & False, Random(0)) is None
 
@@ -107,7 +106,7 @@ def test_an_item_that_is_answered_twice_is_graded_in_two_rounds(lab: Laboratory)
             return super().grade(items, texts)
 
     task = lab.task()
-    strict = Strict(**{each.name: getattr(task, each.name) for each in fields(WordProblems)})
+    strict = Strict(**{each.name: getattr(task, each.name) for each in fields(ReadTask)})
     items, texts = [task.items[place] for place in (0, 1, 0, 0, 2)], ["a", "b", "c", "d", "e"]
     assert graded_in_rounds(strict, items, texts) == task.grade(items, texts)
 
@@ -122,7 +121,7 @@ def test_an_interrupted_reversion_goes_on_where_it_stopped(
     lab = laboratory(folders["ouro"], tmp_path, limit=8)
     wanted = [each for item, trace in enumerate(greedy_traces(lab)) for each in reversions(trace, item)]
     assert len(wanted) > lab.engine.batch_size
-    original, calls = reversion.generate, []
+    original, calls = interventions.generate, []
 
     def broken(*arguments: object, **options: object) -> object:
         calls.append(1)
@@ -130,7 +129,7 @@ def test_an_interrupted_reversion_goes_on_where_it_stopped(
             raise KeyboardInterrupt
         return original(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(reversion, "generate", broken)
+    monkeypatch.setattr(interventions, "generate", broken)
     with pytest.raises(KeyboardInterrupt):
         resumed_texts(lab, lab.task(), wanted)
     texts = resumed_texts(lab, lab.task(), wanted)

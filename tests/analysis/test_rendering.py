@@ -9,23 +9,20 @@ from math import inf, nan
 
 import pytest
 
-from loopcd.analysis.rendering.cells import heading, shown
+from loopcd.analysis.rendering.files import json_text, markdown, points_csv
 from loopcd.analysis.rendering.html import report
-from loopcd.analysis.rendering.markdown import markdown
-from loopcd.analysis.rendering.page import Page
-from loopcd.analysis.rendering.pictures import draw
-from loopcd.analysis.rendering.records import json_text, points_csv, table_csv
-from loopcd.analysis.rendering.text_picture import draw_texts
-from loopcd.analysis.result import Band, Column, Estimate, Finding, Panel, Result, Series, Table
-from loopcd.evaluation.examples import Example, pieces
+from loopcd.analysis.rendering.pictures import draw, draw_texts
+from loopcd.analysis.result import Band, Finding, Page, Panel, Result, Series
+from loopcd.evaluation.partings import Parting, Side, pieces
+from loopcd.evaluation.table import Column, Estimate, Table
 from loopcd.evaluation.task import Item
 
 HOSTILE = '</pre><script>alert(1)</script><img src="http://evil.example/x.png" onerror=alert(2)> $x^2$ | ``` 漢字 & "quoted"'
 
 
-def example(before: str = HOSTILE, after: str = "fine") -> Example:
+def example(before: str = HOSTILE, after: str = "fine") -> Parting:
     left, right = pieces(before, after)
-    return Example(Item(HOSTILE, HOSTILE, HOSTILE), HOSTILE, HOSTILE, left, right, True, False)
+    return Parting(Item(HOSTILE, HOSTILE, HOSTILE), HOSTILE, Side("greedy", True, left), Side(HOSTILE, False, right))
 
 
 PANELS = (
@@ -107,7 +104,7 @@ def test_json_and_csv_read_back() -> None:
     }
     assert found["finding"]["verdict"] == "holds in part" and len(found["panels"]) == len(PANELS)
     assert "".join(piece["text"] for piece in found["examples"][0]["greedy"]) == HOSTILE
-    first, *rows = csv.reader(io.StringIO(table_csv(page().result.table)))
+    first, *rows = csv.reader(io.StringIO(page().result.table.csv()))
     assert first == ["name", "share", "share_low", "share_high", "gain", "gain_low", "gain_high", "n"]
     assert rows[0][:4] == [HOSTILE, "0.25", "0.2", "0.3"] and rows[1] == ["b", "", "", "", "0.02", "", "", ""]
     points = list(csv.DictReader(io.StringIO(points_csv(PANELS))))
@@ -148,21 +145,3 @@ def test_drawing_leaves_matplotlib_as_it_was() -> None:
     before = dict(matplotlib.rcParams)
     draw(PANELS[:1])
     assert dict(matplotlib.rcParams) == before
-
-
-@pytest.mark.parametrize(
-    ("cell", "unit", "text"),
-    [
-        (None, "percent", "–"),
-        (0.3321, "percent", "33.21"),
-        (Estimate(0.012, -0.004, 0.028), "points", "+1.20 [-0.40, +2.80]"),
-        (Estimate(1.94), "times", "1.94×"),
-        (Estimate(2.0, 1.0, inf), "number", "2.000 [1.000, ∞]"),
-        (nan, "number", "–"),
-        (12345, "count", "12,345"),
-        ("none", "count", "none"),
-    ],
-)
-def test_cells(cell: object, unit: str, text: str) -> None:
-    assert shown(cell, unit) == text  # type: ignore[arg-type]
-    assert heading("share", "percent") == "share (%)"

@@ -29,7 +29,7 @@ def test_ratios_are_found_wherever_they_stand_and_rates_are_left_out() -> None:
         "decode / cells / batch 1, context 64 / share_of_limit",
     ]
     assert [each.flagged for each in found] == [True, False]
-    assert change_table(found).rows[0][1:] == ["0.500 (0.400–0.600)", "1.000 (0.900–1.100)", "+100.0%", "changed"]
+    assert change_table(found).rows[0][1:] == ("0.500 (0.400–0.600)", "1.000 (0.900–1.100)", "+100.0%", "changed")
 
 
 def test_runs_with_nothing_in_common_are_refused() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from loopcd.bench.verify import Report, verify
+from loopcd.bench.verify import Verification, verify
 from loopcd.cli import main
 from loopcd.decoding.early import EarlyLoop
 from loopcd.decoding.rounds import Rounds
@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
     return save_model(tmp_path / "model", tiny_ouro(eos_token_id=258))
 
 
-def run(folder: Path, **options: Any) -> Report:
+def run(folder: Path, **options: Any) -> Verification:
     return verify(str(folder), device="cpu", tokens=8, say=lambda _: None, **options)
 
 

@@ -8,8 +8,8 @@ import pytest
 from benchmarks.memory import describe_load
 from benchmarks.wave import ticks_expected
 from loopcd.bench.compare import spreads
-from loopcd.bench.jobs import Subject, sharpen
 from loopcd.bench.parts import Settings
+from loopcd.bench.subjects import Subject, sharpen
 from loopcd.bench.tables import tables
 from loopcd.decoding import LoopCD
 from tools import tiny_huginn

@@ -14,7 +14,7 @@ from decoding.slow import Choice, Rule, Slow, Text, contrast, decode
 from loopcd.cli import main
 from loopcd.decoding import rules
 from loopcd.decoding.auto import candidate_loops
-from loopcd.evaluation.specs import parse_methods
+from loopcd.evaluation.plan import parse_methods
 from loopcd.models import LoopedModel
 from tools import left_padded, random_ids, save_model
 

@@ -5,7 +5,7 @@ import torch
 
 import loopcd
 from decoding.runs import run
-from loopcd.decoding.draft import ENOUGH, DraftReport, Pace, Plan, pace_of
+from loopcd.decoding.draft import ENOUGH, DraftPlan, DraftReport, RoundPace, pace_of
 from tools import MAKERS, byte_tokenizer
 
 PROMPTS = ["Hello", "A much longer prompt, with more in it", "x", "The quick brown fox jumps"]
@@ -125,7 +125,7 @@ def test_the_report_adds_up(model):
 
 
 def test_poor_drafts_are_given_up():
-    pace = Pace(length=4, break_even=1.6)
+    pace = RoundPace(length=4, break_even=1.6)
     drafted = []
     for _ in range(400):
         length = pace.next()
@@ -137,7 +137,7 @@ def test_poor_drafts_are_given_up():
 
 
 def test_good_drafts_go_on_after_a_bad_round():
-    pace = Pace(length=4, break_even=1.6)
+    pace = RoundPace(length=4, break_even=1.6)
     for made in (2.0, 2.0):
         assert pace.next() == 2
         pace.saw(made)
@@ -148,7 +148,7 @@ def test_good_drafts_go_on_after_a_bad_round():
 
 
 def test_drafts_that_turn_poor_are_given_up():
-    pace = Pace(length=4, break_even=2.0, trusted=True, recent=4.0)
+    pace = RoundPace(length=4, break_even=2.0, trusted=True, recent=4.0)
     for _ in range(6):
         if pace.next() > 1:
             pace.saw(1.0)
@@ -175,7 +175,7 @@ def test_what_is_not_given_is_chosen_by_the_rule_but_given_loops_draft_four_at_o
 @pytest.mark.parametrize(("expected", "first"), [(1.5, 6), (1.05, 1), (0.8, 1)])
 def test_a_plan_by_rule_starts_from_what_it_expects(model, expected, first):
     other = type(model)(model.config)
-    assert pace_of(other, 4, Plan(1, 6, expected), batch=1).next() == first
+    assert pace_of(other, 4, DraftPlan(1, 6, expected), batch=1).next() == first
 
 
 def test_the_rule_learns_from_the_first_tokens(tokenizer):
@@ -223,8 +223,8 @@ def test_drafting_goes_on_from_a_cache(model):
 
 def test_the_rule_prefers_what_pays(model):
     """With certain acceptance longer rounds gain more; with none, no plan gains."""
-    assert Plan(1, 8).gain(model, 8, 1.0) > Plan(1, 2).gain(model, 8, 1.0) > 1
-    assert Plan(1, 4).gain(model, 8, 0.0) < 1
+    assert DraftPlan(1, 8).gain(model, 8, 1.0) > DraftPlan(1, 2).gain(model, 8, 1.0) > 1
+    assert DraftPlan(1, 4).gain(model, 8, 0.0) < 1
 
 
 def test_accepted_length_counts_tokens_a_round():

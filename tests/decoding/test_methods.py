@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 import loopcd
 from decoding.runs import run, tokens_of
 from decoding.slow import Slow, Text, contrast, decode, entropy, greedy, guided, plausible_count
-from loopcd.decoding.engine import Engine, Reading
+from loopcd.decoding.reader import Reader, Reading
 from loopcd.decoding.scoring import GuidedScorer
 from loopcd.decoding.selective import kind_numeric, kind_operator
 from loopcd.models import LoopedModel
@@ -116,17 +116,17 @@ def test_mti_leaves_the_cache_as_if_it_had_not_been_there(model: LoopedModel, pa
     rows = [random_ids(1, time, seed=time)[0] for time in ((4, 9) if padded else (9, 9))]
     ids, mask = left_padded(rows)
     leave = None if exited is None else loopcd.EarlyExit(0.7, exited=exited)
-    engines = [Engine(model, exit=leave) for _ in range(2)]
+    readers = [Reader(model, exit=leave) for _ in range(2)]
     said = []
-    for engine, guidance in zip(engines, (True, False), strict=True):
+    for reader, guidance in zip(readers, (True, False), strict=True):
         texts = [ids, *random_ids(2, 3, seed=7).split(1, dim=1)]
         for part, part_mask in zip(texts, (mask, None, None, None), strict=True):
-            reading, _ = engine.read(part, part_mask)
+            reading, _ = reader.read(part, part_mask)
             said.append(reading.logits)
             if guidance:
-                scores = GuidedScorer(engine, [1, 2, 3, 4], 0.0, 1.5, 0.1).score(reading, engine.cache)
+                scores = GuidedScorer(reader, [1, 2, 3, 4], 0.0, 1.5, 0.1).score(reading, reader.cache)
                 assert scores.touched.all()
-    with_guidance, without = engines[0].cache, engines[1].cache
+    with_guidance, without = readers[0].cache, readers[1].cache
     assert all(torch.equal(one, other) for one, other in zip(said[:4], said[4:], strict=True))
     assert with_guidance.length == without.length == 12
     if padded:
@@ -143,12 +143,12 @@ def test_mti_does_not_copy_the_cache(huginn: LoopedModel, monkeypatch: pytest.Mo
     made = []
     new_cache = type(huginn).new_cache
     monkeypatch.setattr(type(huginn), "new_cache", lambda *args, **named: (made.append(1), new_cache(*args, **named))[1])
-    engine = Engine(huginn)
-    reading, _ = engine.read(random_ids(1, 5))
-    slots = [slot._keys.data_ptr() for slot in engine.cache.layers]  # pyright: ignore
-    GuidedScorer(engine, [1, 2, 3], 0.0, 1.5, 0.1).score(reading, engine.cache)
+    reader = Reader(huginn)
+    reading, _ = reader.read(random_ids(1, 5))
+    slots = [slot._keys.data_ptr() for slot in reader.cache.layers]  # pyright: ignore
+    GuidedScorer(reader, [1, 2, 3], 0.0, 1.5, 0.1).score(reading, reader.cache)
     assert made == [1]
-    assert slots == [slot._keys.data_ptr() for slot in engine.cache.layers]  # pyright: ignore
+    assert slots == [slot._keys.data_ptr() for slot in reader.cache.layers]  # pyright: ignore
 
 
 # Selective LoopCD
@@ -326,9 +326,9 @@ def test_settings_cannot_be_changed_afterwards() -> None:
 
 
 def test_what_a_scorer_is_given(own_model: LoopedModel) -> None:
-    """The engine's reading is the model's own forward pass."""
+    """The reader's reading is the model's own forward pass."""
     ids = random_ids(2, 5)
-    reading, loops = Engine(own_model).read(ids)
+    reading, loops = Reader(own_model).read(ids)
     assert isinstance(reading, Reading)
     torch.testing.assert_close(reading.logits, logits_of(own_model, ids)[:, -1], rtol=0, atol=1e-5)
     assert loops.tolist() == [own_model.num_loops] * 2

@@ -3,7 +3,7 @@
 import pytest
 
 from loopcd.decoding import passes
-from loopcd.decoding.draft import Plan
+from loopcd.decoding.draft import DraftPlan
 from loopcd.decoding.passes import PassCosts, pass_costs
 from tools import tiny_ouro
 
@@ -27,5 +27,5 @@ def test_measured_once_for_a_model_and_a_batch(monkeypatch: pytest.MonkeyPatch) 
 
 def test_where_passes_cost_as_much_as_tokens_no_draft_gains() -> None:
     model, dear = tiny_ouro(), PassCosts((1.0, 4.0, 8.0))
-    assert all(Plan(1, length).gain(model, 4, 1.0, 64, dear) < 1.001 for length in range(2, 9))
-    assert Plan(1, 4).gain(model, 4, 1.0, 64, PassCosts((1.0, 1.1, 1.2))) > 1.3
+    assert all(DraftPlan(1, length).gain(model, 4, 1.0, 64, dear) < 1.001 for length in range(2, 9))
+    assert DraftPlan(1, 4).gain(model, 4, 1.0, 64, PassCosts((1.0, 1.1, 1.2))) > 1.3

@@ -9,7 +9,7 @@ import loopcd
 from decoding.runs import run
 from loopcd import EarlyExit, Greedy, LoopCD, SelfDraft
 from loopcd.decoding import rules
-from loopcd.decoding.engine import Engine
+from loopcd.decoding.reader import Reader
 from standin import counting, devices, placed
 from tools import MAKERS, random_ids, tiny_huginn, tiny_ouro
 
@@ -55,8 +55,8 @@ def test_a_contrast_in_16_bits_is_decided_in_32() -> None:
     equal = 0
     for seed in range(12):
         ids = random_ids(1, 6, seed=seed)
-        engine, parked = Engine(model), {}
-        reading, _ = engine.read(ids, watch=lambda state, kept=parked: kept.update({state.loop: state.hidden[:, -1]}))
+        reader, parked = Reader(model), {}
+        reading, _ = reader.read(ids, watch=lambda state, kept=parked: kept.update({state.loop: state.hidden[:, -1]}))
         weight = model.lm_head.weight.float()
         expert, amateur = (hidden.float() @ weight.T for hidden in (reading.hidden, parked[1]))
         wanted = rules.contrast(expert, amateur, 0.9, rules.plausible(expert, 0.01))

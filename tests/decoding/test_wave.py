@@ -8,7 +8,7 @@ import torch
 import loopcd
 from decoding.runs import run
 from loopcd.decoding import wave
-from loopcd.decoding.draft import ENOUGH, Plan
+from loopcd.decoding.draft import ENOUGH, DraftPlan
 from loopcd.decoding.passes import PassCosts
 from loopcd.decoding.wave import WavePace
 from loopcd.models import LoopedModel
@@ -143,10 +143,10 @@ def test_the_rule_chooses_between_rounds_and_waves() -> None:
     """By what passes cost: a wave has as many tokens in flight as it has loops to run."""
     model, rule = agreeing(), loopcd.SelfDraft(None, 4)
     cheap, dear = PassCosts((1.0, 1.0, 1.0)), PassCosts((1.0, 2.5, 5.0))
-    assert Plan.wave_of(4, 32).gain(model, 32, 0.9, 1, cheap) > 1.2 * Plan(4, 8).gain(model, 32, 0.9, 1, cheap)
-    assert Plan.wave_of(4, 32).gain(model, 32, 0.3, 1, dear) < 1
+    assert DraftPlan.wave_of(4, 32).gain(model, 32, 0.9, 1, cheap) > 1.2 * DraftPlan(4, 8).gain(model, 32, 0.9, 1, cheap)
+    assert DraftPlan.wave_of(4, 32).gain(model, 32, 0.3, 1, dear) < 1
     assert rule.plan(model, 4, waves=None) is None  # it has seen nothing yet
-    assert loopcd.SelfDraft(2).plan(model, 4, waves=True) == Plan(2, 2, wave=True)
+    assert loopcd.SelfDraft(2).plan(model, 4, waves=True) == DraftPlan(2, 2, wave=True)
     run(model, ids_of(), loopcd.Greedy(draft=rule), count=ENOUGH + 2)
     plan, rounds = rule.plan(model, 4, waves=None), rule.plan(model, 4)
     assert plan is not None and rounds is not None and not rounds.wave

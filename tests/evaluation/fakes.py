@@ -4,18 +4,18 @@ import gzip
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from loopcd.decoding import Generation, Greedy, Method
-from loopcd.evaluation.engine import Request, plain
+from loopcd.evaluation.engine import CompletionRequest, plain
 from loopcd.evaluation.evaluate import Evaluation, evaluate
-from loopcd.evaluation.plan import RunPlan
-from loopcd.evaluation.registry import make_task
-from loopcd.evaluation.specs import parse_methods
-from loopcd.evaluation.task import TaskOptions
+from loopcd.evaluation.plan import RunPlan, parse_methods
+from loopcd.evaluation.task import Item, TaskOptions
+from loopcd.evaluation.tasks import make_task
+from loopcd.evaluation.tasks.questions import ReadTask
 
 # prompts of the benchmarks by their hashes, and texts with their grades, by the authors' protocol (tests/golden/README.md)
 PROTOCOL = json.loads((Path(__file__).parents[1] / "golden" / "protocol.json").read_text())
@@ -28,7 +28,7 @@ class FakeEngine:
     batch_size: int = 4
     seconds: float = 0.0  # a batch takes
     name: str = "fake"
-    calls: list[tuple[Method, Request, int]] = field(default_factory=list, compare=False)
+    calls: list[tuple[Method, CompletionRequest, int]] = field(default_factory=list, compare=False)
 
     def describe(self) -> dict[str, Any]:
         return {"engine": "fake", "model": self.name, "loops": 4, "dtype": "none", "batch_size": self.batch_size, "weights": {}}
@@ -48,12 +48,19 @@ class FakeEngine:
     def warm_up(self, prompts: Sequence[str]) -> None:
         pass
 
-    def complete(self, prompts: Sequence[str], method: Method, request: Request) -> list[Generation]:
+    def complete(self, prompts: Sequence[str], method: Method, request: CompletionRequest) -> list[Generation]:
         self.calls.append((method, request, len(prompts)))
         time.sleep(self.seconds)
         company = sha256("".join(prompts).encode()).hexdigest()
         rule = "greedy" if isinstance(method, Greedy) else repr(method)
         return [_answer(prompt, sha256(f"{prompt}{rule}{request.seed}{company}".encode()).digest()) for prompt in prompts]
+
+
+def steps_with(items: Sequence[Item], **changes: Any) -> ReadTask:
+    """The built-in task with other items."""
+    made = make_task("steps", TaskOptions(limit=1))
+    assert isinstance(made, ReadTask)
+    return replace(made, items=items, **changes)
 
 
 def _answer(prompt: str, digest: bytes) -> Generation:

@@ -19,7 +19,7 @@ import pytest
 from evaluation.cheats import GOT_THROUGH, HELD
 from evaluation.hostile import Way, interpreter_with_evalplus, package_folder
 from evaluation.problems import DOUBLE, settings
-from loopcd.evaluation.code.bridge import Program, Verdict, grade
+from loopcd.evaluation.code.bridge import Program, ProgramVerdict, grade
 from loopcd.evaluation.code.isolation import landlock, plain
 
 # where signals are kept in by nothing, these would end all that the user runs
@@ -29,7 +29,7 @@ if os.getuid() == 0:
     WEAKER += [Way("user"), Way("namespaces", user=54321), Way("limits", user=54321)]
 WAYS = [Way("namespaces"), *(pytest.param(way, marks=pytest.mark.slow) for way in WEAKER)]
 ALL = {**GOT_THROUGH, **HELD}
-Graded = tuple[str | None, dict[str, Verdict]]
+Graded = tuple[str | None, dict[str, ProgramVerdict]]
 
 
 @pytest.fixture(scope="module", params=WAYS, ids=str)
@@ -46,7 +46,7 @@ def graded(request: pytest.FixtureRequest) -> Graded:
     return way.level, dict(zip(tried, found.verdicts, strict=True))
 
 
-def graded_as(way: Way, python: str, texts: list[str]) -> list[Verdict]:
+def graded_as(way: Way, python: str, texts: list[str]) -> list[ProgramVerdict]:
     """By the grader that the bridge starts, as another user."""
     line = json.dumps(DOUBLE).encode()
     with tempfile.TemporaryFile() as data:
@@ -69,7 +69,7 @@ def graded_as(way: Way, python: str, texts: list[str]) -> list[Verdict]:
         )
     assert (told.returncode, told.stderr) == (0, "")
     verdicts = [json.loads(each) for each in told.stdout.splitlines()[1:]]
-    return [Verdict(each["base"], each["plus"], each["seconds"]) for each in verdicts]
+    return [ProgramVerdict(each["base"], each["plus"], each["seconds"]) for each in verdicts]
 
 
 @pytest.mark.parametrize("name", ALL)

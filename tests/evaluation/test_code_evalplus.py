@@ -13,13 +13,12 @@ import pytest
 from evaluation.fakes import FakeEngine
 from evaluation.problems import DOUBLE, HALF, SWAP, settings
 from loopcd.decoding import Generation, Greedy, Method
-from loopcd.evaluation.code.bridge import Program, Report, check, grade
+from loopcd.evaluation.code.bridge import Grading, Program, check, grade
 from loopcd.evaluation.code.gold import ceiling
-from loopcd.evaluation.engine import Request
+from loopcd.evaluation.engine import CompletionRequest
 from loopcd.evaluation.evaluate import evaluate
-from loopcd.evaluation.plan import RunPlan
-from loopcd.evaluation.specs import parse_methods
-from loopcd.evaluation.tables import note
+from loopcd.evaluation.plan import RunPlan, parse_methods
+from loopcd.evaluation.report import note
 from loopcd.evaluation.task import Task, TaskOptions
 from loopcd.evaluation.tasks import code_tasks
 
@@ -63,7 +62,7 @@ CONTINUED = ("\n    return x + x\n", "def double(x):\n    return x + x\n", "def 
 
 
 @pytest.fixture(scope="module")
-def graded() -> Report:
+def graded() -> Grading:
     """All of these in one run: it is EvalPlus's start that takes time. The last two are another problem's."""
     programs = [Program("HumanEval/9001", DOUBLE["prompt"] + text) for text, _, _ in WRITTEN.values()]
     programs += [Program("HumanEval/9001", text, before=DOUBLE["prompt"]) for text in CONTINUED]
@@ -74,7 +73,7 @@ def graded() -> Report:
 
 
 @pytest.mark.parametrize("number", range(len(WRITTEN)), ids=list(WRITTEN))
-def test_verdicts(graded: Report, number: int) -> None:
+def test_verdicts(graded: Grading, number: int) -> None:
     _, base, plus = list(WRITTEN.values())[number]
     verdict = graded.verdicts[number]
     if base == "any":  # it depends on the parser's version; what counts is that there is a verdict
@@ -84,17 +83,17 @@ def test_verdicts(graded: Report, number: int) -> None:
     assert verdict.passed == (base == "pass", plus == "pass")
 
 
-def test_a_text_without_a_program_is_put_behind_the_problem(graded: Report) -> None:
+def test_a_text_without_a_program_is_put_behind_the_problem(graded: Grading) -> None:
     """And one that holds a program of its own is not, whatever stands in it."""
     found = graded.verdicts[len(WRITTEN) : len(WRITTEN) + len(CONTINUED)]
     assert [verdict.passed for verdict in found] == [(True, True), (True, True), (False, False)]
 
 
-def test_tolerance_is_evalpluss(graded: Report) -> None:
+def test_tolerance_is_evalpluss(graded: Grading) -> None:
     assert [verdict.passed for verdict in graded.verdicts[-2:]] == [(True, True), (False, False)]
 
 
-def test_the_report_says_what_was_in_force(graded: Report) -> None:
+def test_the_report_says_what_was_in_force(graded: Grading) -> None:
     assert graded.versions.startswith("EvalPlus 0.3.1 on Python 3.")
     assert graded.isolation.startswith(("namespaces (", "user ("))
     assert "no sockets" in graded.isolation
@@ -110,7 +109,7 @@ def data_folder(folder: Path, dataset: Any, *problems: dict[str, Any]) -> Path:
 class SwapEngine(FakeEngine):
     """Greedy writes the function as it should be, every other method a wrong one."""
 
-    def complete(self, prompts: Sequence[str], method: Method, request: Request) -> list[Generation]:
+    def complete(self, prompts: Sequence[str], method: Method, request: CompletionRequest) -> list[Generation]:
         text = f"def swap(pair):\n    return pair{'[::-1]' if isinstance(method, Greedy) else ''}\n"
         return [Generation(text, [1], "stop", [4], 0, 0) for _ in prompts]
 
@@ -137,7 +136,7 @@ def test_an_evaluation_is_graded_beside_its_ceiling(
     assert manifest["settings"]["task"]["isolation"] in ("namespaces", "user")
     assert manifest["machine"]["code_workers"] == 1
 
-    def not_again(*_: Any) -> Report:
+    def not_again(*_: Any) -> Grading:
         raise AssertionError("the reference solutions were run before")
 
     assert task.found is not None
@@ -149,7 +148,7 @@ def test_an_evaluation_is_graded_beside_its_ceiling(
 class CheatEngine(FakeEngine):
     """Greedy writes the function as it should be, every other method one whose result equals everything."""
 
-    def complete(self, prompts: Sequence[str], method: Method, request: Request) -> list[Generation]:
+    def complete(self, prompts: Sequence[str], method: Method, request: CompletionRequest) -> list[Generation]:
         cheat = "    class Anything:\n        __eq__ = lambda self, other: True\n    return Anything()"
         text = f"def swap(pair):\n{'    return pair[::-1]' if isinstance(method, Greedy) else cheat}\n"
         return [Generation(text, [1], "stop", [4], 0, 0) for _ in prompts]

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from evaluation.fakes import PROTOCOL
-from loopcd.evaluation.chat import Chat, chat_of
 from loopcd.evaluation.code.bridge import CodeSettings
-from loopcd.evaluation.registry import make_task
-from loopcd.evaluation.task import Task, TaskOptions
+from loopcd.evaluation.task import Chat, Task, TaskOptions, chat_of
+from loopcd.evaluation.tasks import make_task
 from loopcd.evaluation.tasks.code_tasks import CHAT_STOP, FILES, PLAIN_STOP, CodeTask
 from tools import byte_tokenizer
 

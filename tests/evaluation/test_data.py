@@ -10,9 +10,9 @@ import huggingface_hub
 import pytest
 
 from loopcd.evaluation import data
-from loopcd.evaluation.answers import read_answers
-from loopcd.evaluation.registry import make_task
+from loopcd.evaluation.session import read_answers
 from loopcd.evaluation.task import TaskOptions
+from loopcd.evaluation.tasks import make_task
 
 
 @pytest.mark.parametrize(

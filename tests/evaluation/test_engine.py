@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 
 from decoding.labels import LABEL_PAD, labelled_tokenizer
-from evaluation.fakes import contents
+from evaluation.fakes import contents, steps_with
 from loopcd.decoding import Greedy, SelfDraft, SelfEval
-from loopcd.evaluation.data import fingerprint_records, item_number
-from loopcd.evaluation.engine import AHEAD, LocalEngine, Request, seeded, weights_hash
+from loopcd.evaluation.data import item_number
+from loopcd.evaluation.engine import AHEAD, CompletionRequest, LocalEngine, seeded, weights_hash
 from loopcd.evaluation.evaluate import evaluate
-from loopcd.evaluation.plan import RunPlan
-from loopcd.evaluation.specs import parse_methods
+from loopcd.evaluation.plan import RunPlan, parse_methods
 from loopcd.evaluation.store import Store
 from loopcd.evaluation.task import Item
-from loopcd.evaluation.tasks.word_problems import WordProblems
 from loopcd.models import LoopedModel
 from tools import tiny_huginn, tiny_ouro
 
@@ -40,7 +38,7 @@ def model(request: pytest.FixtureRequest) -> LoopedModel:
 def texts(model: LoopedModel, out: Path, batch_size: int, methods: str, limit: int = 6, **options: Any) -> dict[str, Any]:
     """What each run made of each item."""
     items = [Item(f"short/{number}", "ab" * (1 + number % 3) + str(number), 0) for number in range(limit)]
-    task = WordProblems("short", items, 4, fingerprint_records("these", items), "test")
+    task = steps_with(items, name="short", max_new_tokens=4)
     engine = LocalEngine(model, labelled_tokenizer(), "tiny", batch_size=batch_size, threads=1)
     evaluate(task, engine, RunPlan(parse_methods(methods), **options), out)
     found = {}
@@ -82,7 +80,7 @@ def test_more_than_a_batch_is_handed_over_where_places_are_filled_again(tmp_path
     assert made.ahead(Greedy()) == AHEAD and made.ahead(SelfEval()) == 1
     assert made.ahead(Greedy(draft=SelfDraft())) == 1 and made.ahead(Greedy(draft=SelfDraft(wave=True))) == AHEAD
     seen: list[int] = []
-    request = Request(5, (), str, tuple(range(9)), ended=lambda place, text: seen.append(place))
+    request = CompletionRequest(5, (), str, tuple(range(9)), ended=lambda place, text: seen.append(place))
     texts = made.complete([f"{number}" * (1 + number % 4) for number in range(9)], Greedy(), request)
     assert sorted(seen) == list(range(9)) and len(texts) == 9
 
@@ -106,7 +104,7 @@ def test_draws_depend_neither_on_the_batch_nor_on_a_stop_nor_on_other_items(
 
 def test_seeds_share_no_candidate() -> None:
     def first_of(seed: int | None) -> int:
-        made = seeded(SelfEval(), Request(9, (), str, (1,), seed))
+        made = seeded(SelfEval(), CompletionRequest(9, (), str, (1,), seed))
         assert isinstance(made, SelfEval) and made.question is str
         return made.seed
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopcd.evaluation.graders import flex_answer, flex_match, gold_answer, strict_answer, strict_match
+from loopcd.evaluation.graders import flex_answer, flex_match, strict_answer, strict_match
 
 
 @pytest.mark.parametrize(
@@ -43,15 +43,9 @@ def test_a_canonical_answer_is_right_after_any_words(number: int, words: str) ->
     for written in (str(number), f"{number:,}"):
         text = f"{words}\n#### {written}"
         assert strict_match(text, number) and flex_match(text, number)
-        assert gold_answer(text) == str(number)
 
 
 def test_extraction_keeps_what_was_written() -> None:
     assert strict_answer("x #### 1,234. y") == "1,234."
     assert flex_answer("costs $5 or 7 apples") == "7"
     assert strict_answer("none") is None and flex_answer("none") is None
-
-
-def test_a_worked_answer_without_a_result_is_refused() -> None:
-    with pytest.raises(ValueError, match="worked_answer"):
-        gold_answer("nothing here")

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from evaluation.fakes import FakeEngine, fake_run
-from loopcd.evaluation.registry import make_task
-from loopcd.evaluation.specs import MethodSpec
+from loopcd.evaluation.plan import MethodSpec
 from loopcd.evaluation.store import StoreError, open_store
 from loopcd.evaluation.sweep import sweep
 from loopcd.evaluation.task import TaskOptions
+from loopcd.evaluation.tasks import make_task
 
 
 @pytest.fixture

@@ -5,17 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.fakes import FakeEngine
+from evaluation.fakes import FakeEngine, steps_with
 from loopcd.evaluation import paper
 from loopcd.evaluation.evaluate import evaluate
-from loopcd.evaluation.plan import RunPlan
-from loopcd.evaluation.registry import make_task
+from loopcd.evaluation.plan import RunPlan, parse_methods
+from loopcd.evaluation.report import cells
 from loopcd.evaluation.session import Session
-from loopcd.evaluation.specs import parse_methods
-from loopcd.evaluation.tables import cells
 from loopcd.evaluation.task import Item, TaskOptions
-from loopcd.evaluation.tasks.gsm8k import GSM8K
-from loopcd.evaluation.tasks.word_problems import WordProblems
+from loopcd.evaluation.tasks import make_task
+from loopcd.evaluation.tasks.questions import ReadTask
 from loopcd.models.catalogue import published_as
 from loopcd.models.presets import PUBLIC, Preset
 from tools import save_model, tiny_huginn
@@ -90,11 +88,10 @@ def test_figures_are_of_the_setting_that_was_used() -> None:
         assert other == {}
 
 
-def gsm8k() -> GSM8K:
+def gsm8k() -> ReadTask:
     steps = make_task("steps", TaskOptions(limit=8))
-    assert isinstance(steps, WordProblems)
     items = [Item(f"gsm8k/test/{number}", item.prompt, str(item.gold)) for number, item in enumerate(steps.items)]
-    return GSM8K("gsm8k", items, 8, steps.source, "test")
+    return steps_with(items, name="gsm8k", max_new_tokens=8, protocol="paper")
 
 
 def test_an_evaluation_of_the_papers_model_has_its_figures_beside_ours(tmp_path: Path) -> None:

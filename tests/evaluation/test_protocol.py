@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from evaluation.fakes import PROTOCOL
-from loopcd.evaluation.answers import grade_answers
-from loopcd.evaluation.session import Session
+from loopcd.evaluation.session import Session, grade_answers
 from tools import byte_tokenizer, save_model, tiny_ouro
 
 DATA = Path(os.environ.get("LOOPCD_DATA", "/nonexistent"))

@@ -164,7 +164,7 @@ def test_a_changed_setting_is_refused_and_named(tmp_path: Path, change: dict[str
 
 def test_another_version_of_a_library_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_run(tmp_path / "run", limit=8)
-    monkeypatch.setattr("loopcd.evaluation.manifest.library_versions", lambda: {"loopcd": "9.9"})
+    monkeypatch.setattr("loopcd.evaluation.evaluate.library_versions", lambda: {"loopcd": "9.9"})
     with pytest.raises(StoreError, match=r"versions\.loopcd was '\S+' and is now '9\.9'"):
         fake_run(tmp_path / "run", limit=8)
 

@@ -11,8 +11,8 @@ import pytest
 
 from evaluation.check_steps import assert_right, check
 from loopcd.evaluation.tasks.steps import VARIANTS, Problem, problem_at, problems, related, stream
-from loopcd.evaluation.tasks.steps.equations import Operation, Unsuitable, total
 from loopcd.evaluation.tasks.steps.families import FAMILIES
+from loopcd.evaluation.tasks.steps.problem import Operation, Unsuitable, total
 
 
 def test_answers_are_right_and_splits_share_nothing() -> None:

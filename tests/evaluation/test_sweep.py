@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from evaluation.fakes import FakeEngine, contents
-from loopcd.evaluation.registry import make_task
-from loopcd.evaluation.specs import parse_methods
+from loopcd.evaluation.plan import parse_methods
 from loopcd.evaluation.store import StoreError
 from loopcd.evaluation.sweep import PRACTICE, Sweep, amateur_loops, grid, sweep, wanted_grids
 from loopcd.evaluation.task import Split, Task, TaskOptions
+from loopcd.evaluation.tasks import make_task
 
 
 def labels(method: str, model_type: str = "huginn_raven", loops: int = 32, draws_state: bool = True) -> list[str]:

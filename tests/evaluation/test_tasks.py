@@ -13,9 +13,8 @@ import pytest
 
 from evaluation.fakes import PROTOCOL, gsm8k_folder, math500_folder, strategyqa_folder
 from loopcd.evaluation.data import KNOWN, halves, read_lines, subset
-from loopcd.evaluation.registry import TASKS, make_task
 from loopcd.evaluation.task import Task, TaskOptions
-from loopcd.evaluation.tasks import steps
+from loopcd.evaluation.tasks import TASKS, make_task, steps
 from loopcd.evaluation.tasks.strategyqa import EXEMPLARS, answer_of
 
 

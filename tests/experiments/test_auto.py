@@ -20,7 +20,7 @@ from loopcd.analysis.elements import ELEMENTS
 from loopcd.analysis.laboratory import GREEDY, Laboratory
 from loopcd.decoding import rules
 from loopcd.decoding.auto import candidate_loops
-from loopcd.evaluation.specs import MethodSpec
+from loopcd.evaluation.plan import MethodSpec
 from loopcd.models import LoopedModel
 from loopcd.tracing import Written, contrast_choices, trace_texts
 from tools import random_ids

@@ -20,9 +20,8 @@ from loopcd.decoding import LoopCD
 from loopcd.evaluation.tasks import steps
 from loopcd.models import LoopedModel
 from loopcd.models.loading import built_in
-from loopcd.training.measure import answers, right
-from loopcd.training.progress import Display
-from loopcd.training.trainer import Pace, Trainer
+from loopcd.training.accuracy import answers, right
+from loopcd.training.trainer import Display, Pace, Trainer
 from training.small import TOKENIZER, small_recipe
 
 PROBLEMS = steps.problems("steps-easy", "tuning", 6)
@@ -31,7 +30,7 @@ PROBLEMS = steps.problems("steps-easy", "tuning", 6)
 @pytest.fixture(autouse=True)
 def short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A random model never ends its answer."""
-    monkeypatch.setattr("loopcd.training.measure.LONGEST_ANSWER", 8)
+    monkeypatch.setattr("loopcd.training.accuracy.LONGEST_ANSWER", 8)
 
 
 def random_model(name: str) -> LoopedModel:

@@ -8,8 +8,8 @@ import pytest
 
 from lens.viewing import MADE, SETTING, open_page, paired_traces, serving
 from loopcd.evaluation.engine import LocalEngine
-from loopcd.evaluation.registry import make_task
 from loopcd.evaluation.task import TaskOptions
+from loopcd.evaluation.tasks import make_task
 from loopcd.lens import examples_of
 from loopcd.lens.server import Viewer
 from loopcd.tracing import TraceWriter

@@ -20,11 +20,10 @@ import pytest
 import loopcd
 from lens.viewing import MADE, SETTING, paired_traces, serving
 from loopcd.evaluation.engine import LocalEngine
-from loopcd.evaluation.registry import make_task
 from loopcd.evaluation.task import TaskOptions
+from loopcd.evaluation.tasks import make_task
 from loopcd.lens import guard, server
-from loopcd.lens.serve import prepare
-from loopcd.lens.server import Viewer
+from loopcd.lens.server import Viewer, prepare
 from loopcd.tracing import LoopTrace, TraceWriter
 
 pytestmark = pytest.mark.slow

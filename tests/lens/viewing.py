@@ -8,7 +8,7 @@ from typing import Any
 import loopcd
 from loopcd.evaluation.engine import LocalEngine
 from loopcd.lens.examples import trace_pair
-from loopcd.lens.serve import prepare
+from loopcd.lens.server import prepare
 from loopcd.tracing import LoopTrace, Written, describe
 
 MADE = ("One, two, three: ", "A loop is ")

@@ -12,7 +12,7 @@ from torch import Tensor
 from loopcd.decoding import rules
 from loopcd.serving.vllm import contrast
 from loopcd.serving.vllm.contrast import Array, Asked, Contrasts, Guided
-from loopcd.serving.vllm.served import Guidance, Setting
+from loopcd.serving.vllm.served import Contrast, Guidance
 
 CPU = torch.device("cpu")
 LONE, BOTH = [9.0, 0.0, 0.0, -9.0], [2.0, 1.9, -8.0, -9.0]  # logits with one plausible token, and with two
@@ -42,7 +42,7 @@ def plan(asked: list[Asked | None]) -> Contrasts:
 def test_only_contested_rows_that_asked_reach_the_head_and_there_only_plausible_tokens() -> None:
     amateurs = Amateurs(torch.tensor([[[0.0, -5.0, 0.0, 0.0]] * 2] * 4))
     logits = torch.tensor([BOTH, LONE, BOTH, LONE])
-    asked = Asked(Setting(1, 0.5), bare=True)
+    asked = Asked(Contrast(1, 0.5), bare=True)
     found = logits.clone()
     contrast.lazily(found, plan([None, asked, asked, None]), amateurs)
     assert amateurs.calls == [([2, 2], [0, 1])]
@@ -54,14 +54,14 @@ def test_where_nothing_is_contested_no_head_is_applied() -> None:
     amateurs = Amateurs(torch.zeros(2, 2, 4))
     logits = torch.tensor([LONE, LONE])
     found = logits.clone()
-    contrast.lazily(found, plan([Asked(Setting(1, 0.5), bare=True)] * 2), amateurs)
+    contrast.lazily(found, plan([Asked(Contrast(1, 0.5), bare=True)] * 2), amateurs)
     assert amateurs.calls == [] and found.equal(logits)
 
 
 def test_what_comes_after_an_argmax_is_kept_to_the_plausible_tokens() -> None:
     amateurs = Amateurs(torch.zeros(2, 2, 4))
     found = torch.tensor([LONE, LONE])
-    contrast.lazily(found, plan([Asked(Setting(1, 0.5), bare=True), Asked(Setting(1, 0.5))]), amateurs)
+    contrast.lazily(found, plan([Asked(Contrast(1, 0.5), bare=True), Asked(Contrast(1, 0.5))]), amateurs)
     assert found[0].tolist() == LONE and found[1].tolist() == [0.0, *[rules.IMPOSSIBLE] * 3]
 
 
@@ -69,14 +69,14 @@ def test_many_plausible_tokens_take_the_whole_head(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(contrast, "MANY", 1)
     amateurs = Amateurs(torch.randn(1, 2, 4))
     found, wanted = torch.tensor([BOTH]), torch.tensor([BOTH])
-    asked = plan([Asked(Setting(3, 0.5))])
+    asked = plan([Asked(Contrast(3, 0.5))])
     contrast.lazily(found, asked, amateurs)
     contrast.densely(wanted, asked.on(CPU), amateurs)
     assert amateurs.calls == [([0], None), ([0], None)]
     torch.testing.assert_close(found, wanted)
 
 
-settings = st.builds(Setting, st.sampled_from([1, 3]), st.floats(0, 5), st.floats(0.001, 1))
+settings = st.builds(Contrast, st.sampled_from([1, 3]), st.floats(0, 5), st.floats(0.001, 1))
 rows = st.lists(st.none() | st.builds(Asked, settings, st.booleans()), min_size=1, max_size=6).filter(any)
 
 

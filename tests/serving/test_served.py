@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from loopcd.decoding import LoopGuidance
 from loopcd.models import HuginnConfig, OuroConfig, preset
 from loopcd.models.presets import empty_model
-from loopcd.serving.vllm.served import FIELDS, GUIDANCE, GUIDANCE_FIELDS, PREFIX, STRONGEST, Guidance, Setting, read_served
+from loopcd.serving.vllm.served import FIELDS, GUIDANCE, GUIDANCE_FIELDS, PREFIX, STRONGEST, Contrast, Guidance, read_served
 
 HUGINN = HuginnConfig(mean_recurrence=12)
 OURO = OuroConfig()
@@ -26,10 +26,10 @@ def test_a_request_without_the_fields_gets_the_models_own_distribution(config: A
 @pytest.mark.parametrize("config", [HUGINN, OURO])
 def test_any_field_or_the_switch_turns_loopcd_on_with_the_preset_for_the_rest(config: Any) -> None:
     served, own = read_served(config, {}), preset(empty_model(config))
-    assert served.read_request({"loopcd": True}) == Setting(own.amateur_loop, own.strength, 0.1)
-    assert served.read_request({"loopcd_strength": 0.7}) == Setting(own.amateur_loop, 0.7, 0.1)
-    assert served.read_request({"loopcd_plausibility": 1}) == Setting(own.amateur_loop, own.strength, 1.0)
-    assert served.read_request({"loopcd_amateur_loop": own.amateur_loop}) == Setting(own.amateur_loop, own.strength, 0.1)
+    assert served.read_request({"loopcd": True}) == Contrast(own.amateur_loop, own.strength, 0.1)
+    assert served.read_request({"loopcd_strength": 0.7}) == Contrast(own.amateur_loop, 0.7, 0.1)
+    assert served.read_request({"loopcd_plausibility": 1}) == Contrast(own.amateur_loop, own.strength, 1.0)
+    assert served.read_request({"loopcd_amateur_loop": own.amateur_loop}) == Contrast(own.amateur_loop, own.strength, 0.1)
 
 
 def test_huginn_carries_the_presets_loop_and_ouro_all() -> None:
@@ -42,13 +42,13 @@ def test_huginn_carries_the_presets_loop_and_ouro_all() -> None:
 
 def test_a_loop_that_is_not_the_presets_is_the_default_where_the_presets_is_not_carried() -> None:
     served = read_served(HUGINN, {"loopcd": {"amateur_loops": [5, 6]}})
-    assert served.read_request({"loopcd": 1}) == Setting(5, 0.3, 0.1)
+    assert served.read_request({"loopcd": 1}) == Contrast(5, 0.3, 0.1)
 
 
 def test_the_server_may_have_a_default_of_its_own() -> None:
     served = read_served(OURO, {"loopcd": {"default": {"strength": 0.9}}})
-    assert served.read_request(None) == served.read_request({"loopcd": True}) == Setting(2, 0.9, 0.1)
-    assert served.read_request({"loopcd_amateur_loop": 1}) == Setting(1, 0.9, 0.1)
+    assert served.read_request(None) == served.read_request({"loopcd": True}) == Contrast(2, 0.9, 0.1)
+    assert served.read_request({"loopcd_amateur_loop": 1}) == Contrast(1, 0.9, 0.1)
     assert served.read_request({"loopcd": False}) is None
 
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from loopcd.models import HuginnConfig, OuroConfig
-from loopcd.training.recipe import Recipe, Text
-from loopcd.training.recipes import recipe_named
+from loopcd.training.recipes import Recipe, Text, recipe_named
 from loopcd.training.tokenizer import build_tokenizer
 
 TOKENIZER = build_tokenizer()

@@ -9,7 +9,7 @@ import pytest
 
 from loopcd.evaluation.tasks import steps
 from loopcd.models.loading import built_in, load
-from loopcd.training.measure import answers, right
+from loopcd.training.accuracy import answers, right
 from loopcd.training.tokenizer import build_tokenizer
 
 NAMES = sorted(built_in())

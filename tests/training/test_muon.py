@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loopcd.training.muon import Muon, orthogonalised
-from loopcd.training.optimisers import rate_at
-from loopcd.training.recipe import Optimiser
+from loopcd.training.optimisers import Muon, orthogonalised, rate_at
+from loopcd.training.recipes import Optimiser
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 24), (3, 24, 8), (1, 16, 16)])

@@ -9,11 +9,11 @@ import torch
 
 from loopcd.models import LoopedModel
 from loopcd.training.objectives import ExpectedExit, RecurrentDepth
-from loopcd.training.rows import Batch
+from loopcd.training.rows import TextBatch
 from training.small import small_recipe
 
 TOKENS = torch.randint(2, 100, (3, 12), generator=torch.Generator().manual_seed(0))
-BATCH = Batch(TOKENS, torch.ones(TOKENS.shape))
+BATCH = TextBatch(TOKENS, torch.ones(TOKENS.shape))
 
 
 def model_of(name: str) -> LoopedModel:
@@ -86,5 +86,5 @@ def test_tokens_without_weight_do_not_count() -> None:
     model, objective = model_of("tiny-huginn"), RecurrentDepth(mean_loops=2, noisy_start=0.0)
     weights = torch.ones(TOKENS.shape)
     weights[:, 8:] = 0
-    cut = Batch(TOKENS[:, :8], torch.ones(3, 8))
-    torch.testing.assert_close(objective(model, Batch(TOKENS, weights), Random(0)), objective(model, cut, Random(0)))
+    cut = TextBatch(TOKENS[:, :8], torch.ones(3, 8))
+    torch.testing.assert_close(objective(model, TextBatch(TOKENS, weights), Random(0)), objective(model, cut, Random(0)))

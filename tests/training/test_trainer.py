@@ -10,10 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from loopcd.training import train
-from loopcd.training.progress import Display
-from loopcd.training.recipe import Recipe
-from loopcd.training.recipes import recipe_named
-from loopcd.training.trainer import Pace, Trainer
+from loopcd.training.recipes import Recipe, recipe_named
+from loopcd.training.trainer import Display, Pace, Trainer
 from training.small import TOKENIZER, small_recipe
 
 PACE = Pace(log_every=1, measure_every=None, measured=2, save_every=1e9)

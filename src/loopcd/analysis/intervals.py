@@ -11,8 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from loopcd.analysis.result import Estimate
 from loopcd.evaluation.statistics import BOOTSTRAP_SEED, LEVEL, wilson
+from loopcd.evaluation.table import Estimate
 
 RESAMPLES = 4000
 FEWEST = 10  # answers that a rate must come from to get an interval: fewer cannot show how much answers differ
@@ -23,7 +23,7 @@ Statistic = Callable[[np.ndarray], np.ndarray]  # sums [..., columns] -> figures
 
 def estimate(columns: Sequence[Counts], statistic: Statistic) -> Estimate | None:
     """A figure of the sums of `columns` (each one number an answer), with its interval; None where it has no value."""
-    (found,) = estimates(np.array(columns, dtype=float).T[:, None, :], lambda sums: statistic(sums))
+    (found,) = estimates(np.array(columns, dtype=float).T[:, None, :], statistic)
     return found
 
 

@@ -11,29 +11,23 @@ methods' defaults, and versions. Another setting has another folder, so nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from loopcd.analysis.progress import Tally
 from loopcd.decoding import LoopCD
 from loopcd.decoding.registry import METHODS
 from loopcd.evaluation import paper
 from loopcd.evaluation.engine import LocalEngine, plain
-from loopcd.evaluation.evaluate import default_folder
-from loopcd.evaluation.manifest import begin, library_versions, make_manifest
-from loopcd.evaluation.plan import RunPlan
-from loopcd.evaluation.registry import CODE_TASKS
-from loopcd.evaluation.runner import Outcome, run_all
+from loopcd.evaluation.evaluate import begin, default_folder, library_versions, make_manifest
+from loopcd.evaluation.plan import MethodSpec, RunPlan
+from loopcd.evaluation.runner import Outcome, Progress, Report, run_all
 from loopcd.evaluation.session import Session
-from loopcd.evaluation.specs import MethodSpec
 from loopcd.evaluation.store import Store, open_store
 from loopcd.evaluation.task import Split, Task
-from loopcd.evaluation.tasks import steps
+from loopcd.evaluation.tasks import CODE_TASKS, steps
 from loopcd.models.presets import Preset
 
 GREEDY = MethodSpec("greedy")
@@ -72,6 +66,34 @@ class Answers:
 
     def right(self, metric: str) -> list[bool]:
         return [grades[metric] for grades in self.outcome.grades]
+
+
+class Tally:
+    """Adds up what the stages report, so that the time left is that of everything.
+
+    `expected` answers are known beforehand; more are added as they turn out to be needed.
+    """
+
+    def __init__(self, report: Report | None = None, expected: int = 0) -> None:
+        self.report = report or (lambda _: None)
+        self.expected = expected
+        self.stages: dict[str, Progress] = {}
+
+    def stage(self, name: str, planned: bool = False) -> Callable[[Progress], None]:
+        """What a stage reports to. Unless it was planned, one that finds everything done has nothing to add."""
+
+        def reported(state: Progress) -> None:
+            if planned or state.found < state.total:
+                self.stages[name] = state
+                self.report(self.state())
+
+        return reported
+
+    def state(self) -> Progress:
+        states = self.stages.values()
+        total = max(self.expected, sum(state.total for state in states))
+        done, found = sum(state.done for state in states), sum(state.found for state in states)
+        return Progress(done, total, found, sum(state.seconds for state in states))
 
 
 @dataclass
@@ -186,16 +208,6 @@ class Laboratory:
         with open_store(folder, self.cache) as store:
             begin(store, manifest)
             yield store
-
-    @contextmanager
-    def threads(self) -> Iterator[None]:
-        """As many threads as the engine itself takes, for work that goes past it."""
-        before = torch.get_num_threads()
-        torch.set_num_threads(self.engine.threads or before)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
 
     # -- what readers want to know
 

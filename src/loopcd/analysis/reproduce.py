@@ -8,12 +8,10 @@ from pathlib import Path
 
 from loopcd.analysis.elements import Element, elements
 from loopcd.analysis.laboratory import Laboratory
+from loopcd.analysis.rendering.files import index, json_text, markdown, points_csv
 from loopcd.analysis.rendering.html import report
-from loopcd.analysis.rendering.markdown import index, markdown
-from loopcd.analysis.rendering.page import Page
-from loopcd.analysis.rendering.pictures import draw
-from loopcd.analysis.rendering.records import json_text, points_csv, table_csv
-from loopcd.analysis.rendering.text_picture import draw_texts
+from loopcd.analysis.rendering.pictures import draw, draw_texts
+from loopcd.analysis.result import Page
 from loopcd.evaluation.session import Session
 from loopcd.evaluation.store import write_whole
 
@@ -48,19 +46,13 @@ def reproduce(
     for element in chosen:
         if begun is not None:
             begun(element)
-        page = made_page(element, lab, command(element.name))
-        pages.append(page)
-        written = write_page(page, out, pictures)
-        files += written
+        result = element.compute(lab)
+        pages.append(Page(element.name, element.title, result, {**lab.settings(), **result.settings}, command(element.name)))
+        files += write_page(pages[-1], out, pictures)
     title = f"LoopCD: the paper's tables and figures with {lab.engine.name} on {lab.task().name}"
     files.append(write_whole(out / "README.md", index(pages, title, command(wanted))))
     files.append(write_whole(out / REPORT, report(pages, pictures, title)))
     return Reproduction(tuple(pages), tuple(files), out / REPORT)
-
-
-def made_page(element: Element, lab: Laboratory, command: str) -> Page:
-    result = element.compute(lab)
-    return Page(element.name, element.title, result, {**lab.settings(), **result.settings}, command)
 
 
 def write_page(page: Page, out: Path, pictures: dict[str, bytes]) -> list[Path]:
@@ -74,7 +66,7 @@ def write_page(page: Page, out: Path, pictures: dict[str, bytes]) -> list[Path]:
         files.append(write_whole(out / f"{page.name}.points.csv", points_csv(result.panels)))
     picture = f"{page.name}.svg" if page.name in pictures else None
     files.append(write_whole(out / f"{page.name}.md", markdown(page, picture)))
-    files.append(write_whole(out / f"{page.name}.csv", table_csv(result.table)))
+    files.append(write_whole(out / f"{page.name}.csv", result.table.csv()))
     files.append(write_whole(out / f"{page.name}.json", json_text(page)))
     return files
 

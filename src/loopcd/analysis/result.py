@@ -7,59 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any, Literal
 
-from loopcd.evaluation.examples import Example
-from loopcd.evaluation.statistics import Comparison, Share
-
-# percent: a fraction, shown in percent. points: a difference of fractions, shown signed. times: a ratio.
-Unit = Literal["text", "count", "percent", "points", "times", "number"]
-Verdict = Literal["holds", "holds in part", "does not hold", "is undecided"]
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A figure with its 95 % interval, where it has one."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-    @classmethod
-    def of(cls, share: Share) -> Estimate:
-        return cls(share.accuracy, share.low, share.high)
-
-    @classmethod
-    def difference(cls, comparison: Comparison) -> Estimate:
-        return cls(comparison.difference, comparison.low, comparison.high)
-
-    def above(self, bound: float) -> Verdict:
-        """Whether this is larger than the bound: undecided where the interval holds the bound."""
-        if self.low is None or self.high is None or not isfinite(self.low) or not isfinite(self.high):
-            return "is undecided"
-        return "holds" if self.low > bound else "does not hold" if self.high < bound else "is undecided"
-
-
-Cell = str | int | float | Estimate | None
-
-
-@dataclass(frozen=True)
-class Column:
-    key: str  # in JSON and CSV
-    heading: str  # for people
-    unit: Unit = "text"
-
-
-@dataclass(frozen=True)
-class Table:
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-
-    def __post_init__(self) -> None:
-        wrong = [row for row in self.rows if len(row) != len(self.columns)]
-        if wrong:
-            raise ValueError(f"a row has {len(wrong[0])} cells, but the table has {len(self.columns)} columns: {wrong[0]!r}")
+from loopcd.evaluation.partings import Parting
+from loopcd.evaluation.table import Estimate, Table, Verdict
 
 
 @dataclass(frozen=True)
@@ -72,6 +23,16 @@ class Series:
     y: tuple[float, ...]
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+
+    @classmethod
+    def by_loop(cls, label: str, role: str, found: Sequence[Estimate | None]) -> Series | None:
+        """One figure a loop, with its interval; None where no loop has one."""
+        known = [(loop, each) for loop, each in enumerate(found, start=1) if each is not None]
+        if not known:
+            return None
+        lows = tuple(each.value if each.low is None else each.low for _, each in known)
+        highs = tuple(each.value if each.high is None else each.high for _, each in known)
+        return cls(label, role, tuple(float(loop) for loop, _ in known), tuple(each.value for _, each in known), lows, highs)
 
 
 @dataclass(frozen=True)
@@ -115,9 +76,35 @@ class Result:
     table: Table
     finding: Finding
     panels: tuple[Panel, ...] = ()
-    examples: tuple[Example, ...] = ()
+    examples: tuple[Parting, ...] = ()
     notes: tuple[str, ...] = ()  # how something was counted, scaled or left out
     settings: dict[str, Any] = field(default_factory=dict)  # of this element, beside those of the laboratory
+
+
+@dataclass(frozen=True)
+class Page:
+    """What all renderers are given: a result with its element's name and everything that it was made with."""
+
+    name: str
+    title: str
+    result: Result
+    settings: dict[str, Any]  # of the laboratory, with the element's own
+    command: str  # that makes it
+
+    @property
+    def settings_line(self) -> str:
+        return "; ".join(f"{name.replace('_', ' ')} {_plain(value)}" for name, value in self.settings.items())
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {each}" for name, each in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def above(estimate: Estimate | None, bound: float = 0) -> Verdict:
+    """Whether a figure, where there is one, is larger than the bound."""
+    return "is undecided" if estimate is None else estimate.above(bound)
 
 
 def together(verdicts: Sequence[Verdict]) -> Verdict:

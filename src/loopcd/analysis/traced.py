@@ -3,49 +3,24 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import chain
 from pathlib import Path
-from typing import overload
 
+from loopcd.analysis.interventions import BEST
 from loopcd.analysis.laboratory import GREEDY, Laboratory
-from loopcd.analysis.replacement import BEST
 from loopcd.decoding import LoopCD
+from loopcd.evaluation.engine import using_threads
 from loopcd.evaluation.runner import Progress
-from loopcd.evaluation.task import Split, Task
+from loopcd.evaluation.task import Split
 from loopcd.tracing import LoopTrace, TraceFile, TraceWriter, Written, read_traces, trace_texts
 
 PART = 64  # answers in a file
 
 
-class Traces(Sequence[LoopTrace]):
-    """The traces of several files as one sequence, each loaded when it is asked for."""
-
-    def __init__(self, files: Sequence[TraceFile]) -> None:
-        self.files = files
-        self.ends = list(accumulate(map(len, files)))
-
-    def __len__(self) -> int:
-        return self.ends[-1] if self.ends else 0
-
-    @overload
-    def __getitem__(self, index: int) -> LoopTrace: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[LoopTrace]: ...
-    def __getitem__(self, index: int | slice) -> LoopTrace | list[LoopTrace]:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        place = range(len(self))[index]
-        file = bisect_right(self.ends, place)
-        return self.files[file][place - (self.ends[file - 1] if file else 0)]
-
-    def __iter__(self) -> Iterator[LoopTrace]:
-        return (trace for file in self.files for trace in file)
-
-
-def greedy_traces(lab: Laboratory, name: str | None = None, split: Split = "test") -> Traces:
-    """What every loop said about greedy's answers to a task, in the items' order; made now if need be."""
+def greedy_traces(lab: Laboratory, name: str | None = None, split: Split = "test") -> Iterator[LoopTrace]:
+    """What every loop said about greedy's answers to a task, in the items' order, each loaded when it is its turn; made now
+    if need be."""
     task = lab.task(name, split)
     (greedy,) = lab.answers(GREEDY, task=name, split=split)
     right = greedy.right(task.metrics[0])
@@ -55,10 +30,10 @@ def greedy_traces(lab: Laboratory, name: str | None = None, split: Split = "test
     ]
     with lab.opened(task) as store:
         folder = store.own_folder(f"traces/greedy-amateur{lab.amateur}-strength{lab.strength:g}-top{BEST}")
-        return Traces(_parts(lab, task, items, folder))
+        return chain.from_iterable(_parts(lab, items, folder))
 
 
-def _parts(lab: Laboratory, task: Task, items: Sequence[Written], folder: Path) -> list[TraceFile]:
+def _parts(lab: Laboratory, items: Sequence[Written], folder: Path) -> list[TraceFile]:
     report = lab.tally.stage(f"traces in {folder}")
     starts = range(0, len(items), PART)
     paths = [folder / f"{start:06d}.npz" for start in starts]
@@ -78,7 +53,7 @@ def _write(lab: Laboratory, part: Sequence[Written], path: Path) -> None:
     partial = path.with_suffix(".partial")
     partial.unlink(missing_ok=True)
     engine = lab.engine
-    with lab.threads(), TraceWriter(partial) as writer:
+    with using_threads(engine.threads), TraceWriter(partial) as writer:
         for trace in trace_texts(
             engine.model,
             engine.tokenizer,

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from loopcd.bench.subjects import MEDIUM, random_ids
-from loopcd.bench.timing import Sample, Spread, Stopwatch, Task, alternately, rates, ratio
+from loopcd.bench.timing import Sample, Spread, Stopwatch, Timed, alternately, rates, ratio
 from loopcd.bench.traffic import Stream, step_traffic
 from loopcd.models import LoopedModel
 
@@ -18,7 +18,7 @@ REFERENCE_BANDWIDTH = 13e9
 CHUNK = 256  # tokens of a prefill pass
 
 
-class Cell:
+class FilledCache:
     """A model with a filled cache, of which single-token passes can be timed again and again."""
 
     def __init__(self, model: LoopedModel, context: int, batch: int, steps: int) -> None:
@@ -70,9 +70,11 @@ def bench_decode(
         say(f"decode: {name}")
         model = make()
         cells = {
-            (batch, context): Cell(model, context, batch, max(2, steps // batch)) for batch in batches for context in contexts
+            (batch, context): FilledCache(model, context, batch, max(2, steps // batch))
+            for batch in batches
+            for context in contexts
         }
-        tasks: dict[str, Task] = {"bandwidth": stream}
+        tasks: dict[str, Timed] = {"bandwidth": stream}
         for (batch, context), cell in cells.items():
             tasks[f"decode {batch} {context}"], tasks[f"attend {batch} {context}"] = cell.decode, cell.attend
         samples = alternately(tasks, rounds, seconds=seconds)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from loopcd.bench.jobs import Subject, texts
+from loopcd.bench.subjects import Subject, texts
 from loopcd.decoding import Greedy, LoopCD, Method, SelfDraft
 from loopcd.decoding.draft import DraftReport
 from loopcd.decoding.loop import Rows

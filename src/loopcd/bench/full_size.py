@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig
 
-from loopcd.bench.decode import Cell
+from loopcd.bench.decode import FilledCache
 from loopcd.bench.subjects import random_ids
-from loopcd.bench.timing import Sample, Spread, Stopwatch, Task, alternately, ratio
+from loopcd.bench.timing import Sample, Spread, Stopwatch, Timed, alternately, ratio
 from loopcd.bench.traffic import step_traffic
+from loopcd.evaluation.engine import using_threads
 from loopcd.models import LoopedModel
 from loopcd.models.int8 import int8_bytes, to_int8
 from loopcd.models.layout import lay_out
@@ -78,19 +79,15 @@ def kept_bytes(model: LoopedModel) -> int:
 
 
 def _measure(models: dict[str, LoopedModel], threads: int, rounds: int, steps: int) -> dict[str, Any]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        tasks: dict[str, Task] = {}
+    with using_threads(threads):
+        tasks: dict[str, Timed] = {}
         for kind, model in models.items():
-            tasks[f"prompt {kind}"], tasks[f"step {kind}"] = _prompt(model), Cell(model, PROMPT, 1, steps).decode
+            tasks[f"prompt {kind}"], tasks[f"step {kind}"] = _prompt(model), FilledCache(model, PROMPT, 1, steps).decode
         samples = alternately(tasks, rounds)
-    finally:
-        torch.set_num_threads(before)
     return {kind: _told(kind, model, samples) for kind, model in models.items()}
 
 
-def _prompt(model: LoopedModel) -> Task:
+def _prompt(model: LoopedModel) -> Timed:
     ids = random_ids(model, 1, PROMPT)
 
     @torch.no_grad()

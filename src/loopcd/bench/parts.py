@@ -3,8 +3,7 @@
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,10 +13,10 @@ import transformers
 from loopcd.bench.decode import bench_decode
 from loopcd.bench.exact import bench_exact
 from loopcd.bench.full_size import bench_full_size
-from loopcd.bench.jobs import Subject
 from loopcd.bench.reference import bench_reference, checked_reference
 from loopcd.bench.speeds import bench_methods
-from loopcd.bench.subjects import MEDIUM
+from loopcd.bench.subjects import MEDIUM, Subject
+from loopcd.evaluation.engine import using_threads
 from loopcd.models.loading import built_in, load
 
 Say = Callable[[str], None]
@@ -67,7 +66,7 @@ def run(settings: Settings, say: Say = lambda _: None) -> dict[str, Any]:
     """Run the parts; `say` is told what is under way. `ratios` and `models` have the fixed form that checks read."""
     start = time.perf_counter()
     found: dict[str, Any] = {"ratios": {}, "models": {}, "machine": machine(), "quick": settings.quick}
-    with one_thread():
+    with using_threads(1):  # what is compared must not depend on how many cores happen to be free
         for part in settings.parts:
             began = time.perf_counter()
             told = PARTS[part].measure(settings, say)
@@ -87,17 +86,6 @@ def merged(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         found |= {"exact": compared} if compared else {}
         found["seconds"] = {**seconds, "all": sum(taken for part, taken in seconds.items() if part != "all")}
     return found
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """What is compared must not depend on how many cores happen to be free."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def machine() -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from loopcd.bench.jobs import Subject, texts, token_count
+from loopcd.bench.subjects import Subject, texts, token_count
 from loopcd.bench.timing import NOTHING, Sample, Stopwatch, ratio
 from loopcd.decoding import MTI, EarlyExit, Greedy, LoopCD, Method, NoiseCD, SelfDraft, SelfEval
 from loopcd.decoding.draft import DraftReport

@@ -4,23 +4,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from loopcd.bench.compare import Change
-from loopcd.evaluation.grid import Grid
+from loopcd.evaluation.table import Table
 
 
-def tables(run: Mapping[str, Any]) -> list[Grid]:
+def tables(run: Mapping[str, Any]) -> list[Table]:
     """All tables of the parts that the run holds."""
     return [table for part, make in MAKERS.items() if run.get(part) for table in make(run[part])]
 
 
-def ratio_tables(ratios: Mapping[str, Any]) -> Iterator[Grid]:
+def ratio_tables(ratios: Mapping[str, Any]) -> Iterator[Table]:
     batches = sorted({batch for each in ratios.values() for batch in each}, key=int)
     columns = ["tokens per second over greedy", *(f"{name}, batch {batch}" for name in ratios for batch in batches)]
     names = list(dict.fromkeys(key for each in ratios.values() for batch in each.values() for key in batch))
     rows = [[key, *(spread(ratios[m].get(b, {}).get(key)) for m in ratios for b in batches)] for key in names]
-    yield Grid("Methods", columns, rows)
+    yield Table.of("Methods", columns, rows)
 
 
-def detail_tables(details: Mapping[str, Any]) -> Iterator[Grid]:
+def detail_tables(details: Mapping[str, Any]) -> Iterator[Table]:
     columns = ["what the methods did", "contested", "loops per token", "draft", "acceptance", "tokens a round"]
     columns += ["near ties", "texts as undrafted", "cache over plain"]
     rows = []
@@ -28,7 +28,7 @@ def detail_tables(details: Mapping[str, Any]) -> Iterator[Grid]:
         for batch, methods in batches.items():
             for name, told in methods.items():
                 rows.append([f"{model}, batch {batch}, {name}", *_detail(told)])
-    yield Grid("Details", columns, rows)
+    yield Table.of("Details", columns, rows)
 
 
 def _detail(told: Mapping[str, Any]) -> list[str]:
@@ -46,7 +46,7 @@ def _detail(told: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def exact_tables(exact: Mapping[str, Any]) -> Iterator[Grid]:
+def exact_tables(exact: Mapping[str, Any]) -> Iterator[Table]:
     columns = ["texts", "the same undrafted", "the same alone", "drafted choices", "near ties among them", "acceptance"]
     rows = []
     for model, batches in exact.items():
@@ -58,10 +58,10 @@ def exact_tables(exact: Mapping[str, Any]) -> Iterator[Grid]:
                     counts = [str(told["choices"]), str(told["near_ties"])]
                     label = f"{model}, batch {batch}, {name}, {draft}"
                     rows.append([label, *same, *counts, percent(told["acceptance"])])
-    yield Grid("Drafting changes no token", columns, rows)
+    yield Table.of("Drafting changes no token", columns, rows)
 
 
-def decode_tables(decode: Mapping[str, Any]) -> Iterator[Grid]:
+def decode_tables(decode: Mapping[str, Any]) -> Iterator[Table]:
     columns = ["decoding, one thread", "batch", "context", "tokens per CPU second", "MB per token", "limit", "share of limit"]
     columns += ["reference, scaled to this bandwidth", "over it"]
     rows = []
@@ -81,11 +81,11 @@ def decode_tables(decode: Mapping[str, Any]) -> Iterator[Grid]:
                     spread(cell.get("over_scaled_reference")),
                 ]
             )
-    yield Grid(f"Decoding ({decode['bandwidth']['median'] / 1e9:.1f} GB/s measured between the rounds)", columns, rows)
+    yield Table.of(f"Decoding ({decode['bandwidth']['median'] / 1e9:.1f} GB/s measured between the rounds)", columns, rows)
     yield from _across(decode)
 
 
-def _across(decode: Mapping[str, Any]) -> Iterator[Grid]:
+def _across(decode: Mapping[str, Any]) -> Iterator[Table]:
     rows = []
     for name, told in decode["models"].items():
         rows += [[f"{name}: largest over smallest batch, context {c}", spread(x)] for c, x in told["batch_gain"].items()]
@@ -98,16 +98,16 @@ def _across(decode: Mapping[str, Any]) -> Iterator[Grid]:
                 ]
             )
     if rows:
-        yield Grid("Across batches and contexts", ["across", "found"], rows)
+        yield Table.of("Across batches and contexts", ["across", "found"], rows)
 
 
-def vllm_tables(told: Mapping[str, Any]) -> Iterator[Grid]:
+def vllm_tables(told: Mapping[str, Any]) -> Iterator[Table]:
     names = list(dict.fromkeys(key for each in told.values() for key in each["ratios"]))
     columns = ["vLLM, tokens per second", *(f"{model}, batch {each['batch']}" for model, each in told.items())]
-    yield Grid("vLLM", columns, [[key, *(spread(each["ratios"].get(key)) for each in told.values())] for key in names])
+    yield Table.of("vLLM", columns, [[key, *(spread(each["ratios"].get(key)) for each in told.values())] for key in names])
 
 
-def reference_tables(told: Mapping[str, Any]) -> Iterator[Grid]:
+def reference_tables(told: Mapping[str, Any]) -> Iterator[Table]:
     columns = ["beside the public code, one thread, float32", "context", "tokens per CPU second", "reference"]
     columns += ["decoding over it", "prompt over it", "same text"]
     rows = []
@@ -116,10 +116,10 @@ def reference_tables(told: Mapping[str, Any]) -> Iterator[Grid]:
             speeds = [f"{each['tokens_per_cpu_second'][side]['median']:.1f}" for side in ("ours", "reference")]
             same = "yes" if each["same_text"] else "no"
             rows.append([model, context, *speeds, spread(each["decode"]), spread(each["prompt"]), same])
-    yield Grid("Beside the public code", columns, rows)
+    yield Table.of("Beside the public code", columns, rows)
 
 
-def full_size_tables(told: Mapping[str, Any]) -> Iterator[Grid]:
+def full_size_tables(told: Mapping[str, Any]) -> Iterator[Table]:
     columns = ["full size, random weights", "weights", "threads", f"prompt of {told['prompt']}", "step", "GB/s"]
     columns += ["prompt over float32", "step over float32"]
     rows = []
@@ -130,15 +130,15 @@ def full_size_tables(told: Mapping[str, Any]) -> Iterator[Grid]:
                 speed = f"{cell['bytes_per_second']['median'] / 1e9:.1f}"
                 over = [spread(cell.get(name)) for name in ("prompt_over_float32", "step_over_float32")]
                 rows.append([f"{model}, {kind}", f"{each['weights'][kind] / 1e9:.2f} GB", threads, *took, speed, *over])
-    yield Grid("Full size", columns, rows)
+    yield Table.of("Full size", columns, rows)
 
 
-def change_table(changes: Sequence[Change]) -> Grid:
+def change_table(changes: Sequence[Change]) -> Table:
     rows = [
         [each.name, str(each.before), str(each.now), f"{each.change:+.1%}", "changed" if each.flagged else ""]
         for each in changes
     ]
-    return Grid("Against the earlier run", ["ratio", "before", "now", "change", "outside both spreads"], rows)
+    return Table.of("Against the earlier run", ["ratio", "before", "now", "change", "outside both spreads"], rows)
 
 
 def spread(told: Mapping[str, float] | None) -> str:
@@ -151,7 +151,7 @@ def percent(share: float) -> str:
     return f"{share:.1%}"
 
 
-MAKERS: dict[str, Callable[[Mapping[str, Any]], Iterator[Grid]]] = {  # by what the run holds; benchmarks/ adds its own
+MAKERS: dict[str, Callable[[Mapping[str, Any]], Iterator[Table]]] = {  # by what the run holds; benchmarks/ adds its own
     "ratios": ratio_tables,
     "details": detail_tables,
     "exact": exact_tables,

@@ -52,9 +52,6 @@ class Spread:
         low, median, high = (float(x) for x in np.percentile(np.asarray(values, dtype=float), [10, 50, 90]))
         return cls(median, low, high)
 
-    def times(self, factor: float) -> "Spread":
-        return Spread(self.median * factor, self.low * factor, self.high * factor)
-
     def __str__(self) -> str:
         return f"{self.median:.3f} ({self.low:.3f}–{self.high:.3f})"
 
@@ -89,11 +86,11 @@ class Stopwatch:
         return Sample(amount, self.wall, self.cpu)
 
 
-Task = Callable[[], Sample]
+Timed = Callable[[], Sample]
 
 
 def alternately(
-    tasks: Mapping[str, Task], rounds: int, warm_up: int = 1, seconds: float | None = None
+    tasks: Mapping[str, Timed], rounds: int, warm_up: int = 1, seconds: float | None = None
 ) -> dict[str, list[Sample]]:
     """Each task's samples, one a round. Every second round runs the tasks in reverse; `warm_up` rounds are not counted.
 

@@ -43,7 +43,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Report:
+class Verification:
     model: str
     device: str
     dtype: str
@@ -60,20 +60,22 @@ class Report:
 
 def verify(
     name: str, *, dtype: str | None = None, device: str | None = None, tokens: int = 24, say: Callable[[str], None] = print
-) -> Report:
+) -> Verification:
     """Run all checks that can be run; a model that cannot be loaded has one finding."""
     start = time.perf_counter()
     say("loading")
     try:
         model, tokenizer = load(name, dtype=dtype, device=device)
     except (ValueError, MemoryError, OSError) as error:
-        return Report(name, device or "?", dtype or "?", (Check("files", False, str(error)),), time.perf_counter() - start)
+        return Verification(
+            name, device or "?", dtype or "?", (Check("files", False, str(error)),), time.perf_counter() - start
+        )
     found = [Check("files", True, f"complete, {sum(weight.numel() for weight in model.parameters()):,} parameters, all finite")]
     for check in _Checks(model, tokenizer, tokens).all():
         say(check.name)
         found.append(check)
     shown = str(model.dtype).removeprefix("torch.")
-    return Report(name, str(model.device), shown, tuple(found), time.perf_counter() - start)
+    return Verification(name, str(model.device), shown, tuple(found), time.perf_counter() - start)
 
 
 class _Checks:

@@ -14,9 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from loopcd.bench.jobs import Subject, sharpen, token_count
-from loopcd.bench.subjects import MEDIUM, disagreeing
-from loopcd.bench.timing import Sample, Stopwatch, Task, alternately, rates, ratio
+from loopcd.bench.subjects import MEDIUM, Subject, disagreeing, sharpen, token_count
+from loopcd.bench.timing import Sample, Stopwatch, Timed, alternately, rates, ratio
 from loopcd.decoding import Greedy, LoopCD, Method
 from loopcd.models.loading import load
 from loopcd.serving.vllm.engine import VLLMEngine
@@ -52,7 +51,9 @@ def _subject(name: str, batch: int, tokens: int, folder: Path) -> tuple[str, Sub
     prompts = subject.prompts(batch)
     sharpen(subject, prompts)
     subject.model.save_pretrained(folder)
-    load("tiny-huginn")[1].save_pretrained(folder)  # vLLM wants a tokenizer; no text is made of the tokens
+    tokenizer = load("tiny-huginn")[1]  # vLLM wants one; no text is made of the tokens
+    assert tokenizer is not None
+    tokenizer.save_pretrained(folder)
     return str(folder), subject, prompts
 
 
@@ -62,7 +63,7 @@ def _measured(
     started = {"max_num_seqs": len(prompts), "enable_prefix_caching": False} | ({"enforce_eager": True} if eager else {})
     plain = VLLMEngine.load(EngineOptions(source, amateur_loops=()), **started)
     carrying = VLLMEngine.load(EngineOptions(source), **started)
-    tasks: dict[str, Task] = {
+    tasks: dict[str, Timed] = {
         "vllm greedy": _vllm(plain, Greedy(), prompts, subject.max_new_tokens),
         "vllm greedy, amateur carried": _vllm(carrying, Greedy(), prompts, subject.max_new_tokens),
         "vllm loopcd": _vllm(carrying, LoopCD(), prompts, subject.max_new_tokens),
@@ -92,7 +93,7 @@ def is_eager(engine: VLLMEngine) -> bool:
     return workers.llm.llm_engine.vllm_config.model_config.enforce_eager
 
 
-def _vllm(engine: VLLMEngine, method: Method, prompts: Sequence[Sequence[int]], tokens: int) -> Task:
+def _vllm(engine: VLLMEngine, method: Method, prompts: Sequence[Sequence[int]], tokens: int) -> Timed:
     params = [engine.params(tokens, ignore_eos=True, detokenize=False, extra_args=engine.extra_args(method))] * len(prompts)
 
     def run() -> Sample:
@@ -104,7 +105,7 @@ def _vllm(engine: VLLMEngine, method: Method, prompts: Sequence[Sequence[int]], 
     return run
 
 
-def _local(subject: Subject, method: Method, prompts: Sequence[Sequence[int]]) -> Task:
+def _local(subject: Subject, method: Method, prompts: Sequence[Sequence[int]]) -> Timed:
     def run() -> Sample:
         job, watch = subject.job(prompts), Stopwatch()
         with watch.running():

@@ -8,7 +8,7 @@ holds one JSON object, nothing else.
 # each adds its commands to the group
 from loopcd.cli import bench, demo, evaluate, generate, lens, models, reproduce, serve, train, verify
 from loopcd.cli.group import main
-from loopcd.cli.methods import build_method
+from loopcd.cli.method_flags import build_method
 
 __all__ = [
     "bench",

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from loopcd.cli.group import main, print_tables
+from loopcd.cli.options import shared
 
 
 @main.command()
@@ -32,7 +33,7 @@ from loopcd.cli.group import main, print_tables
     type=click.Path(),
     help="JSON of a run to show, instead of running one; again for further parts.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@shared("json")
 def bench(
     names: str | None,
     batch: str,

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from loopcd.cli.group import main, print_tables
+from loopcd.cli.options import shared
 
 LOOKED_AT = 48  # problems in which the lens page looks for texts that differ
 NEXT = (
@@ -49,7 +50,7 @@ FINISHED = Case(
 @click.option("--problems", type=click.IntRange(10), default=120, show_default=True, help="Of each of the two evaluations.")
 @click.option("--texts", type=click.IntRange(1), default=6, show_default=True, help="Texts that drafting is timed on.")
 @click.option("--out", type=click.Path(path_type=Path), default="results/demo", show_default=True, help="Folder for all of it.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@shared("json")
 def demo(problems: int, texts: int, out: Path, as_json: bool) -> None:
     """LoopCD where it helps and where it does not, drafts, two texts side by side, and a page to look at."""
     say: Callable[[str], None] = (lambda line: None) if as_json else click.echo
@@ -116,8 +117,8 @@ class Effect:
 
 
 def _task(name: str, limit: int) -> Any:
-    from loopcd.evaluation.registry import make_task
     from loopcd.evaluation.task import TaskOptions
+    from loopcd.evaluation.tasks import make_task
 
     return make_task(name, TaskOptions(limit=limit))
 
@@ -125,40 +126,30 @@ def _task(name: str, limit: int) -> Any:
 def _evaluated(case: Case, problems: int, out: Path) -> tuple[Any, Any]:
     """The engine, and greedy and LoopCD by the model's preset on the task; what an earlier run left is not made again."""
     from loopcd.evaluation.engine import LocalEngine
-    from loopcd.evaluation.evaluate import default_folder, evaluate
-    from loopcd.evaluation.manifest import make_manifest
-    from loopcd.evaluation.plan import RunPlan
-    from loopcd.evaluation.progress import shown
-    from loopcd.evaluation.specs import parse_methods
+    from loopcd.evaluation.evaluate import default_folder, evaluate, make_manifest
+    from loopcd.evaluation.plan import RunPlan, parse_methods
+    from loopcd.evaluation.progress import showing_progress
 
     engine, task, plan = LocalEngine.load(case.model), _task(case.task, problems), RunPlan(parse_methods("greedy,loopcd"))
     folder = out / default_folder(make_manifest(task, engine, plan)).name
-    with shown(f"{case.task}, {case.model}") as report:
+    with showing_progress(f"{case.task}, {case.model}") as report:
         return engine, evaluate(task, engine, plan, folder, report, inside=out)
 
 
 def _show_one(examples: Sequence[Any]) -> None:
     """Two texts of one problem, that became right if there is such a one."""
-    from loopcd.evaluation.tables import side_by_side
+    from loopcd.evaluation.partings import side_by_side
 
-    chosen = sorted(examples, key=lambda each: each.greedy_right or not each.other_right)[:1]
+    chosen = sorted(examples, key=lambda each: each.greedy.right or not each.other.right)[:1]
     print_tables(side_by_side(chosen, colours=sys.stdout.isatty()))
 
 
 def _write_page(engine: Any, path: Path) -> Path:
     from loopcd.decoding import Greedy, LoopCD
-    from loopcd.lens import Found, export, search
-    from loopcd.lens.examples import KINDS
+    from loopcd.lens import export
+    from loopcd.lens.examples import searched
 
-    methods = (Greedy(), LoopCD())
-    task = _task(LEARNING.task, LOOKED_AT)
-    found, note = [], ""
-    for each in search(engine, task, methods):
-        if isinstance(each, Found):
-            found.append(each)
-        else:
-            note = each.sentence(task, methods)
-    export(path, [each.example for each in sorted(found, key=lambda one: KINDS.index(one.kind))], note)
+    export(path, *searched(engine, _task(LEARNING.task, LOOKED_AT), (Greedy(), LoopCD())))
     return path
 
 
@@ -181,16 +172,13 @@ class Drafted:
 
 def drafted(model: Any, tokenizer: Any, prompts: Sequence[str]) -> list[Drafted]:
     """Greedy and LoopCD with drafts, each text beside plain greedy's: processor seconds of what is run by turns."""
-    import torch
-
     from loopcd.decoding import Greedy, LoopCD, SelfDraft, generate
+    from loopcd.evaluation.engine import using_threads
 
     plain, drafting = (Greedy(), LoopCD()), (Greedy(draft=SelfDraft()), LoopCD(draft=SelfDraft()))
     seconds = dict.fromkeys((*plain, *drafting), 0.0)
     same = [0, 0]
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # threads that wait for each other count as work
-    try:
+    with using_threads(1):  # threads that wait for each other count as work
         for method in seconds:  # what is chosen once for a model is not timed
             generate(model, tokenizer, prompts[0], method, max_new_tokens=24)
         for prompt in prompts:
@@ -200,8 +188,6 @@ def drafted(model: Any, tokenizer: Any, prompts: Sequence[str]) -> list[Drafted]
                 made[method] = generate(model, tokenizer, prompt, method, max_new_tokens=112).token_ids
                 seconds[method] += process_time() - began
             same = [count + (made[a] == made[b]) for count, a, b in zip(same, plain, drafting, strict=True)]
-    finally:
-        torch.set_num_threads(before)
     names = ("greedy, drafted", "LoopCD, drafted")
     return [
         Drafted(name, len(prompts), count, seconds[plain[0]] / seconds[method])

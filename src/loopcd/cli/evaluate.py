@@ -10,38 +10,21 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from loopcd.cli.early import check_task, model_option
 from loopcd.cli.group import Failed, main, print_tables
+from loopcd.cli.options import PROGRAMS, check_task, shared
 
 TASKS = "gsm8k, math500, strategyqa, humaneval, mbpp, gsm8k-lm-eval; built in: steps, -easy, -hard, -shift, -cue, -cue-shift."
 
 
 def _evaluation_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """What `eval` and `sweep` share."""
-    options = [
-        model_option,
+    options = (
+        shared("model"),
         click.option("--task", default="steps", show_default=True, help=TASKS),
-        click.option(
-            "--data", type=click.Path(path_type=Path), help="Folder with the task's files (from the hub if not given)."
-        ),
-        click.option("--exemplars", type=click.Path(path_type=Path), help="strategyqa: a JSON file of worked examples."),
-        click.option("--no-chat", is_flag=True, help="humaneval, mbpp: the plain prompt, whatever template the tokenizer has."),
+        shared("data", "exemplars", "no-chat"),
         click.option("--limit", type=int, help="A fixed subset of this many items."),
-        click.option("--max-new-tokens", type=int, help="Longest answer (the task's own limit if not given)."),
-        click.option("--num-loops", type=int, help="Loops to run (the model's own number if not given)."),
-        click.option("--batch-size", type=int, help="Prompts run together (by the model's size if not given)."),
-        click.option("--dtype", help="float32, bfloat16 or float16 (the checkpoint's own if not given)."),
-        click.option(
-            "--allow-pickle", is_flag=True, help="Also read weights that there are only as pickles; nothing in them is run."
-        ),
-        click.option("--quantize", type=click.Choice(["int8"]), help="Round the weights; computes in bfloat16."),
-        click.option("--device", help="cpu, cuda, ... (a GPU where there is one)."),
-        click.option("--allow-code-execution", is_flag=True, help="humaneval, mbpp: run the programs that the model wrote."),
-        click.option("--evalplus-python", help="humaneval, mbpp: an interpreter that has EvalPlus (this one if not given)."),
-        click.option("--code-workers", type=int, help="humaneval, mbpp: programs at a time (half of the cores if not given)."),
-        click.option("--weak-isolation", is_flag=True, help="humaneval, mbpp: go on where programs cannot be shut in."),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-    ]
+        shared("max-new-tokens", "num-loops", "batch-size", "dtype", "allow-pickle", "quantize", "device", *PROGRAMS, "json"),
+    )
     for option in reversed(options):
         function = option(function)
     return function
@@ -54,8 +37,7 @@ def _evaluation_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--prompts", is_flag=True, help="Only print what would be asked, one JSON line an item; no weights are loaded.")
 @click.option("--answers", type=click.Path(path_type=Path), help='Only grade texts made elsewhere: lines {"id", "text"}.')
 @click.option("--seeds", help="As in 0,1,2,3: the initial state's (Huginn), else the draws'. The interval is then over seeds.")
-@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 takes the best token.")
-@click.option("--top-p", type=float, default=1.0, show_default=True)
+@shared("temperature", "top-p")
 @click.option("--engine", type=click.Choice(["local", "vllm"]), default="local", show_default=True, help="What generates.")
 @click.option("--tensor-parallel", type=int, help="vllm: devices that each replica is split over.")
 @click.option("--data-parallel", type=int, help="vllm: replicas.")
@@ -74,7 +56,7 @@ def evaluate(
 ) -> None:
     """Methods on a task, paired: accuracies, differences from greedy, speed. Stop it at any time and run it again."""
     check_task(options["task"], options["allow_code_execution"] or prompts)
-    from loopcd.evaluation.progress import announced, shown
+    from loopcd.evaluation.progress import announced, showing_progress
     from loopcd.evaluation.session import Session
 
     if prompts or answers is not None:
@@ -82,12 +64,13 @@ def evaluate(
         _print_prompts(Session(**options)) if answers is None else _print_grades(Session(**options), answers, as_json)
         return
     session = Session(**options, other_engine=_other_engine(engine, tensor_parallel, data_parallel))
-    with shown(f"{session.task}, {session.model}") as report:
+    with showing_progress(f"{session.task}, {session.model}") as report:
         made = session.evaluate(out, report, announced)
     if as_json:
         click.echo(json.dumps({**made.results.with_speeds(), "report": str(made.report)}))
         return
-    from loopcd.evaluation.tables import side_by_side, terminal
+    from loopcd.evaluation.partings import side_by_side
+    from loopcd.evaluation.report import terminal
 
     print_tables(terminal(made.results), side_by_side(made.examples, colours=sys.stdout.isatty()))
     click.echo(f"Report: {made.report}")
@@ -112,7 +95,7 @@ def _print_grades(session: Any, answers: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(made.with_speeds()))
         return
-    from loopcd.evaluation.tables import terminal
+    from loopcd.evaluation.report import terminal
 
     print_tables(terminal(made))
 
@@ -138,18 +121,18 @@ def _other_engine(name: str, tensor_parallel: int | None, data_parallel: int | N
 def sweep(out: Path | None, metric: str | None, paper_practice: bool, as_json: bool, **options: Any) -> None:
     """The paper's grids on items kept apart, then the chosen setting of each method once on the reported items."""
     check_task(options["task"], options["allow_code_execution"])
-    from loopcd.evaluation.progress import announced, shown
+    from loopcd.evaluation.progress import announced, showing_progress
     from loopcd.evaluation.session import Session
     from loopcd.evaluation.sweep import as_json as sweep_json
 
     session = Session(**options)
     folder = out or Path("results") / f"sweep-{session.task}-{Path(session.model).name}"
-    with shown(f"{session.task}, {session.model}") as report:
+    with showing_progress(f"{session.task}, {session.model}") as report:
         made = session.sweep(folder, metric, paper_practice, report, announced)
     if as_json:
         click.echo(json.dumps(sweep_json(made, paper_practice)))
         return
-    from loopcd.evaluation.tables import terminal
+    from loopcd.evaluation.report import terminal
 
     print_tables(terminal(made.tuning.results), terminal(made.report.results))
     click.echo(f"Report: {made.page}")

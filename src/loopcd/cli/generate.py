@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from loopcd.cli.early import model_option
 from loopcd.cli.group import main, progress_bar
-from loopcd.cli.methods import build_method, method_options
+from loopcd.cli.method_flags import build_method, method_options
+from loopcd.cli.options import shared
 
 
 @main.command()
@@ -23,26 +23,22 @@ from loopcd.cli.methods import build_method, method_options
     type=click.Path(),
     help="Prompts: one a line, or JSON lines with a field `prompt`; - is standard input, read so.",
 )
-@model_option
+@shared("model")
 @method_options
 @click.option("--max-new-tokens", type=int, default=256, show_default=True)
 @click.option("--stop", multiple=True, help="Stop at this text; may be given several times.")
-@click.option("--temperature", type=float, default=0.0, show_default=True, help="0 takes the best token.")
-@click.option("--top-p", type=float, default=1.0, show_default=True)
+@shared("temperature", "top-p")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the draws.")
 @click.option("--init-seed", type=int, help="Huginn: draw the initial state by this seed (zero if not given).")
-@click.option("--num-loops", type=int, help="Loops to run (the model's own number if not given).")
+@shared("num-loops")
 @click.option("--batch-size", type=int, default=8, show_default=True)
-@click.option("--dtype", help="float32, bfloat16 or float16 (the checkpoint's own if not given).")
-@click.option("--quantize", type=click.Choice(["int8"]), help="Round the weights; computes in bfloat16.")
-@click.option("--device", help="cpu, cuda, ... (a GPU where there is one).")
-@click.option("--allow-pickle", is_flag=True, help="Also read weights that there are only as pickles; nothing in them is run.")
+@shared("dtype", "quantize", "device", "allow-pickle")
 @click.option("--trace", "trace_file", type=click.Path(), help="Write to this file what every loop said about every token.")
-@click.option("--chat", is_flag=True, help="Prompts are what a user says: they go through the tokenizer's chat template.")
+@shared("chat")
 @click.option("--thinking/--no-thinking", "enable_thinking", default=None, help="--chat: the template's enable_thinking.")
 @click.option("--show-thinking", is_flag=True, help="--chat: print the thinking part of an answer too.")
 @click.option("--stream", "streamed", is_flag=True, help="Print the text as it is made.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@shared("json")
 def generate(
     prompt: str | None,
     source: str | None,

@@ -7,28 +7,24 @@ from typing import Any
 
 import click
 
-from loopcd.cli.early import check_task, model_option
 from loopcd.cli.group import Failed, main
-from loopcd.cli.methods import build_method
+from loopcd.cli.method_flags import build_method
+from loopcd.cli.options import check_task, shared
 
 
 @main.command()
 @click.argument("sources", nargs=-1, metavar="[PROMPT | TRACE ...]")
 @click.option("--export", "target", type=click.Path(path_type=Path), help="Write one self-contained page, and serve nothing.")
-@model_option
+@shared("model")
 @click.option("--amateur-loop", type=int, help="LoopCD: loop of the amateur (the model's preset if not given).")
 @click.option("--strength", type=float, help="LoopCD: λ.")
 @click.option("--plausibility", type=float, help="LoopCD: α.")
 @click.option("--max-new-tokens", type=int, help="Longest text (the task's own limit if not given).")
 @click.option("--task", default="steps", show_default=True, help="Where examples are looked for when no source is given.")
-@click.option("--data", type=click.Path(path_type=Path), help="Folder with the task's files (from the hub if not given).")
+@shared("data")
 @click.option("--limit", type=int, default=100, show_default=True, help="Examples taken of trace files.")
 @click.option("--problems", type=int, help="Problems that the search looks at (all of the task if not given).")
-@click.option("--num-loops", type=int, help="Loops to run (the model's own number if not given).")
-@click.option("--dtype", help="float32, bfloat16 or float16 (the checkpoint's own if not given).")
-@click.option("--device", help="cpu, cuda, ... (a GPU where there is one).")
-@click.option("--allow-pickle", is_flag=True, help="Also read weights that there are only as pickles; nothing in them is run.")
-@click.option("--chat", is_flag=True, help="Prompts are what a user says: they go through the tokenizer's chat template.")
+@shared("num-loops", "dtype", "device", "allow-pickle", "chat")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="To serve on; a free one if not given.")
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 @click.option("--json", "as_json", is_flag=True, help="With --export: print one JSON object.")
@@ -65,7 +61,7 @@ def lens(
     try:
         import uvicorn  # noqa: F401 (asked for here, so that nothing is loaded in vain)
 
-        from loopcd.lens.serve import serve
+        from loopcd.lens.server import serve
     except ImportError as error:
         raise Failed(f"serving needs starlette and uvicorn: pip install 'loopcd[lens]' ({error})") from error
     viewer = _viewer(traces, prompts, limit, max_new_tokens, options)
@@ -103,8 +99,8 @@ def _engine(options: dict[str, Any]) -> Any:
 
 
 def _task(options: dict[str, Any], max_new_tokens: int | None) -> Any:
-    from loopcd.evaluation.registry import make_task
     from loopcd.evaluation.task import TaskOptions
+    from loopcd.evaluation.tasks import make_task
 
     return make_task(options["task"], TaskOptions(options["data"], limit=options["problems"], max_new_tokens=max_new_tokens))
 
@@ -158,20 +154,15 @@ def _written(prompts: Sequence[str], max_new_tokens: int, options: dict[str, Any
 
 def _searched(max_new_tokens: int | None, options: dict[str, Any], say: Callable[[str], None]) -> tuple[list[Any], str]:
     """Problems of the task on which the methods' texts differ: those that became right first, then those that became wrong."""
-    from loopcd.lens import Found, search
-    from loopcd.lens.examples import KINDS
+    from loopcd.lens.examples import Looked, searched
 
     task, engine, methods = _task(options, max_new_tokens), _engine(options), _methods(options)
-    found: list[Found] = []
-    note = ""
-    for each in search(engine, task, methods):
-        if isinstance(each, Found):
-            found.append(each)
-        else:
-            note = each.sentence(task, methods)
-            counted = f"{each.differ} pairs of texts differ, {len(found)} kept, at most 4 of a kind"
-            say(f"looked at {each.done} problems of {task.name}: {counted}")
-    return [each.example for each in sorted(found, key=lambda one: KINDS.index(one.kind))], note
+
+    def told(looked: Looked, found: int) -> None:
+        counted = f"{looked.differ} pairs of texts differ, {found} kept, at most 4 of a kind"
+        say(f"looked at {looked.done} problems of {task.name}: {counted}")
+
+    return searched(engine, task, methods, told)
 
 
 def _viewer(traces: list[Path], prompts: list[str], limit: int, max_new_tokens: int | None, options: dict[str, Any]) -> Any:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 import click
 
 from loopcd.cli.group import main, print_tables
+from loopcd.cli.options import shared
 
 
 @main.command()
@@ -14,7 +15,7 @@ from loopcd.cli.group import main, print_tables
 @click.option("--num-loops", type=int, help="Loops to count with (each model's own number if not given).")
 @click.option("--dtype", default="bfloat16", show_default=True, help="Of weights and cache.")
 @click.option("--quantize", type=click.Choice(["int8"]), help="Count the weights as rounded; the cache is bfloat16.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@shared("json")
 def models(
     names: tuple[str, ...], context: int, num_loops: int | None, dtype: str, quantize: str | None, as_json: bool
 ) -> None:
@@ -31,8 +32,8 @@ def models(
         listed = [asdict(row) for row in rows]
         click.echo(json.dumps({"context": context, "dtype": dtype, "quantize": quantize, "models": listed}))
         return
-    from loopcd.evaluation.grid import Grid
+    from loopcd.evaluation.table import Table
 
     headings = ("model", "family", "loops", "parameters", "weights", "slots", "cache", "amateur loop", "strength")
     title = f"Looped models, cache for {context} tokens, {quantize or dtype}"
-    print_tables(Grid(title, headings, [row.cells() for row in rows], words=(0, 1)).rich())
+    print_tables(Table.of(title, headings, [row.cells() for row in rows], words=(0, 1)).rich())

@@ -7,41 +7,29 @@ from typing import Any
 
 import click
 
-from loopcd.cli.early import check_task, model_option
 from loopcd.cli.group import main
+from loopcd.cli.options import PROGRAMS, check_task, shared
 
 _LOCAL = {"data": "DIR", "exemplars": "FILE", "evalplus_python": "PYTHON"}  # places on this machine, left open when shown
 
 
 @main.command()
 @click.argument("element")
-@model_option
+@shared("model")
 @click.option(
     "--task", default="steps", show_default=True, help="gsm8k, math500, strategyqa, ...; built in: steps, steps-hard, ..."
 )
 @click.option("--limit", type=int, help="A fixed subset of this many items (steps: 200 if not given; else all).")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for tables, figures and report.html.")
 @click.option("--cache", type=click.Path(path_type=Path), help="Folder of answers and traces (OUT/cache if not given).")
-@click.option("--data", type=click.Path(path_type=Path), help="Folder with the task's files (from the hub if not given).")
-@click.option("--exemplars", type=click.Path(path_type=Path), help="strategyqa: a JSON file of worked examples.")
+@shared("data", "exemplars")
 @click.option(
     "--tuning/--no-tuning",
     "tuned",
     default=None,
     help="Table 2: choose settings on tuning items, or take presets (if not given: the paper's own, else chosen).",
 )
-@click.option("--no-chat", is_flag=True, help="humaneval, mbpp: the plain prompt, whatever template the tokenizer has.")
-@click.option("--max-new-tokens", type=int, help="Longest answer (the task's own limit if not given).")
-@click.option("--num-loops", type=int, help="Loops to run (the model's own number if not given).")
-@click.option("--batch-size", type=int, help="Prompts run together (by the model's size if not given).")
-@click.option("--dtype", help="float32, bfloat16 or float16 (the checkpoint's own if not given).")
-@click.option("--device", help="cpu, cuda, ... (a GPU where there is one).")
-@click.option("--allow-pickle", is_flag=True, help="Also read weights that there are only as pickles; nothing in them is run.")
-@click.option("--allow-code-execution", is_flag=True, help="humaneval, mbpp: run the programs that the model wrote.")
-@click.option("--evalplus-python", help="humaneval, mbpp: an interpreter that has EvalPlus (this one if not given).")
-@click.option("--code-workers", type=int, help="humaneval, mbpp: programs at a time (half of the cores if not given).")
-@click.option("--weak-isolation", is_flag=True, help="humaneval, mbpp: go on where programs cannot be shut in.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@shared("no-chat", "max-new-tokens", "num-loops", "batch-size", "dtype", "device", "allow-pickle", *PROGRAMS, "json")
 def reproduce(element: str, out: Path | None, cache: Path | None, tuned: bool | None, as_json: bool, **options: Any) -> None:
     """A table or figure of the paper: fig2a fig2bc fig3 ... fig6, table1 ... table10, app, or all.
 
@@ -51,12 +39,11 @@ def reproduce(element: str, out: Path | None, cache: Path | None, tuned: bool | 
     from dataclasses import replace
 
     from loopcd.analysis.elements import elements
-    from loopcd.analysis.laboratory import Laboratory
-    from loopcd.analysis.progress import Tally
+    from loopcd.analysis.laboratory import Laboratory, Tally
     from loopcd.analysis.reproduce import limited, summary
     from loopcd.analysis.reproduce import reproduce as run
     from loopcd.evaluation.engine import LocalEngine
-    from loopcd.evaluation.progress import shown
+    from loopcd.evaluation.progress import showing_progress
     from loopcd.evaluation.session import Session
     from loopcd.tracing.writing import own_folder
 
@@ -70,7 +57,7 @@ def reproduce(element: str, out: Path | None, cache: Path | None, tuned: bool | 
     engine = LocalEngine.load(
         session.model, session.dtype, session.device, session.num_loops, session.batch_size, session.allow_pickle
     )
-    with shown(f"{element}, {session.task}, {session.model}") as report:
+    with showing_progress(f"{element}, {session.task}, {session.model}") as report:
         lab = Laboratory(session, engine, cache or own_folder(folder / "cache", folder), Tally(report), tuned)
         made = run(element, lab, folder, lambda name: command_line(name, options, tuned, program))
     if as_json:

@@ -4,8 +4,8 @@ from typing import Any
 
 import click
 
-from loopcd.cli.early import ModelName
 from loopcd.cli.group import main
+from loopcd.cli.options import ModelName, shared
 
 
 @main.command(context_settings={"ignore_unknown_options": True})
@@ -15,8 +15,7 @@ from loopcd.cli.group import main
 @click.option("--port", type=int, default=8000, show_default=True)
 @click.option("--tensor-parallel", type=int, default=1, show_default=True, help="Devices that each replica is split over.")
 @click.option("--data-parallel", type=int, default=1, show_default=True, help="Replicas.")
-@click.option("--dtype", help="float32, bfloat16 or float16 (the checkpoint's own if not given).")
-@click.option("--num-loops", type=int, help="Loops to run (the model's own number if not given).")
+@shared("dtype", "num-loops")
 @click.option("--amateur-loops", help="As in 4,8: the loops that LoopCD may contrast with (Huginn: its preset's; Ouro: all).")
 @click.option(
     "--default-method",

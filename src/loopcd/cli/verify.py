@@ -5,19 +5,18 @@ from typing import Any
 
 import click
 
-from loopcd.cli.early import ModelName
 from loopcd.cli.group import main
+from loopcd.cli.options import ModelName, shared
 
 
 @main.command()
 @click.argument("model", type=ModelName())
-@click.option("--dtype", help="float32, bfloat16 or float16 (the checkpoint's own if not given).")
-@click.option("--device", help="cpu, cuda, ... (a GPU where there is one).")
+@shared("dtype", "device")
 @click.option("--tokens", type=click.IntRange(2), default=24, show_default=True, help="Tokens of each text that is written.")
 @click.option("--task", help="Also evaluate greedy and LoopCD on this task, beside the paper's accuracies.")
 @click.option("--limit", type=int, default=200, show_default=True, help="Items of the task.")
 @click.option("--data", type=click.Path(exists=True), help="The task's data, where it does not come with loopcd.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@shared("json")
 @click.pass_context
 def verify(
     context: click.Context,
@@ -51,13 +50,13 @@ def _evaluated(model: str, task: str, limit: int, data: str | None, dtype: str |
     """Accuracies with intervals, and the paper's where it has this model and task."""
     from pathlib import Path
 
-    from loopcd.evaluation.progress import announced, shown
+    from loopcd.evaluation.progress import announced, showing_progress
     from loopcd.evaluation.session import Session
 
     session = Session(
         model=model, task=task, limit=limit, data=None if data is None else Path(data), dtype=dtype, device=device
     )
-    with shown(f"{task}, {model}") as progress:
+    with showing_progress(f"{task}, {model}") as progress:
         return session.evaluate(None, progress, announced).results.with_speeds()
 
 

@@ -1,7 +1,7 @@
 """How the next token is chosen: the rules, the methods, exits, drafts, and the generation loop.
 
 Start with `rules`, the paper's formulas as functions of logits, then `methods`, whose settings are what users set, and
-`scoring`, a method at work. `loop` makes a text token by token; `exits` lets tokens leave early (`engine`, `passes`), `draft`
+`scoring`, a method at work. `loop` makes a text token by token; `exits` lets tokens leave early (`reader`, `passes`), `draft`
 and `rounds` write several tokens at once; `ticks`, `flight` and `batch` run texts that are at different loops. `generate` is
 what users call; `registry` knows every method and its settings by name.
 """

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from loopcd.decoding.early import EarlyLoop
-from loopcd.decoding.engine import Reading
+from loopcd.decoding.reader import Reading
 from loopcd.decoding.scoring import ContrastScorer, Scores
 from loopcd.models.cache import LoopCache
 from loopcd.models.stages import Coda, LoopedModel, LoopState

@@ -60,37 +60,37 @@ class SelfDraft:
             )
         return (self.loops,)
 
-    def plan(self, model: LoopedModel, num_loops: int, batch: int = 1, waves: bool | None = False) -> "Plan | None":
+    def plan(self, model: LoopedModel, num_loops: int, batch: int = 1, waves: bool | None = False) -> "DraftPlan | None":
         """The loops and the length for this model; None while the rule has not seen enough to choose.
 
         `waves` asks for a wave, or with None for whichever is faster.
         """
         candidates = self.candidates(num_loops)
         if self.loops is not None:
-            return Plan.wave_of(self.loops, num_loops) if waves else Plan(self.loops, self.length or FIXED)
+            return DraftPlan.wave_of(self.loops, num_loops) if waves else DraftPlan(self.loops, self.length or FIXED)
         agreement = _known(model).get((num_loops, candidates))
         if agreement is None:
             return None
         lengths = range(2, LONGEST + 1) if self.length is None else (self.length,)
-        passes, gains = pass_costs(model, batch), dict[Plan, float]()
+        passes, gains = pass_costs(model, batch), dict[DraftPlan, float]()
         timed = waves is None and passes.seconds is not None  # else nobody knows what the host's part of a tick is worth
         for early, chance in zip(candidates, agreement, strict=True):
-            rounds = () if waves else tuple(Plan(early, length) for length in lengths)
-            for plan in (*rounds, *((Plan.wave_of(early, num_loops),) if waves or timed else ())):
+            rounds = () if waves else tuple(DraftPlan(early, length) for length in lengths)
+            for plan in (*rounds, *((DraftPlan.wave_of(early, num_loops),) if waves or timed else ())):
                 gains[plan] = plan.gain(model, num_loops, chance, batch, passes)
         best = max(gains, key=lambda plan: gains[plan])
         return replace(best, expected=gains[best])
 
 
 @dataclass(frozen=True)
-class Plan:
+class DraftPlan:
     loops: int
     length: int  # tokens of a round; of a wave, tokens in flight at most
     expected: float | None = None  # the gain that made the rule choose it
     wave: bool = False
 
     @classmethod
-    def wave_of(cls, loops: int, num_loops: int) -> "Plan":
+    def wave_of(cls, loops: int, num_loops: int) -> "DraftPlan":
         """A wave that is as long as its loops let it be."""
         return cls(loops, -(-num_loops // loops), wave=True)
 
@@ -204,7 +204,7 @@ class DraftReport:
 
 
 @dataclass
-class Pace:
+class RoundPace:
     """How far to draft next: not at all while too few drafts are accepted to pay for the rounds.
 
     Whether drafts are accepted is tried by rounds of two tokens, which cost little; two in a row that were accepted are
@@ -245,14 +245,14 @@ class Pace:
         self.wait, self.pause = self.pause, min(2 * self.pause, 1024)
 
 
-_paces: "WeakKeyDictionary[LoopedModel, dict[tuple[int, int, int, int], Pace]]" = WeakKeyDictionary()
+_paces: "WeakKeyDictionary[LoopedModel, dict[tuple[int, int, int, int], RoundPace]]" = WeakKeyDictionary()
 
 
-def pace_of(model: LoopedModel, num_loops: int, plan: Plan, batch: int) -> Pace:
+def pace_of(model: LoopedModel, num_loops: int, plan: DraftPlan, batch: int) -> RoundPace:
     """What earlier texts taught about drafting with this model; a plan chosen by rule starts from what the rule expects."""
     known, key = _paces.setdefault(model, {}), (num_loops, plan.loops, plan.length, batch)
     if key not in known:
-        pace = Pace(plan.length, plan.length / plan.gain(model, num_loops, 1.0, batch, pass_costs(model, batch)))
+        pace = RoundPace(plan.length, plan.length / plan.gain(model, num_loops, 1.0, batch, pass_costs(model, batch)))
         if plan.expected is not None:
             pace.trusted, pace.recent = plan.expected > CLEAR, float(plan.length)
             pace.wait = 0 if pace.trusted else pace.pause

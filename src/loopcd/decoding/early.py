@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from loopcd.decoding.engine import Reading
+from loopcd.decoding.reader import Reading
 from loopcd.models.slots import sent
 from loopcd.models.stages import Coda, LoopedModel, LoopState
 

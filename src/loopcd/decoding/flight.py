@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from loopcd.decoding.engine import Engine, Reading
 from loopcd.decoding.exits import Judge
 from loopcd.decoding.loop import Job, Rows, Step
+from loopcd.decoding.reader import Reader, Reading
 from loopcd.decoding.scoring import PlainScorer, Scorer, Scores
 from loopcd.decoding.texts import Stopper
 from loopcd.decoding.wave import Wave
@@ -46,14 +46,14 @@ class Row:
         self.cache: LoopCache = PlaceCache(places, place, exited, self.job.limit) if given is None else given
         if given is not None:
             seated(given, places, place)
-        self.engine: Engine = replace(self.job, cache=self.cache).engine(self.method)
-        self.scorer: Scorer = self.method.scorer(self.engine, self.job.tokenizer)
+        self.reader: Reader = replace(self.job, cache=self.cache).reader(self.method)
+        self.scorer: Scorer = self.method.scorer(self.reader, self.job.tokenizer)
         self.stopper = Stopper(self.job.stopping, self.job.input_ids)
         # the expert's best token may be all that is needed; but a coda of the amateur's own has to see every token
         own_coda = getattr(self.method, "coda", None) == "own" and not self.job.model.pointwise_readout
         self.simple = self.job.sampling.plain and not self.job.sampling.parts[0] and not own_coda
         if self.method.draft is not None:
-            self.wave = Wave(self.method.draft, self.engine.model, self.engine.num_loops, places.rows)
+            self.wave = Wave(self.method.draft, self.reader.model, self.reader.num_loops, places.rows)
 
     @property
     def watches(self) -> bool:
@@ -69,7 +69,7 @@ class Row:
         """The token in flight that is to name the next one now."""
         if self.wave is None:
             return None
-        room = min(self.stopper.remaining([True]), self.engine.model.max_context - self.cache.length + len(self.wave.units))
+        room = min(self.stopper.remaining([True]), self.reader.model.max_context - self.cache.length + len(self.wave.units))
         return self.wave.tip(room)
 
     def add(self, token: int, loops: int, contested: bool, touched: bool) -> bool:
@@ -168,7 +168,7 @@ def read_together(rows: Sequence[Row]) -> Iterator[list[Row]]:
     for row in rows:
         ids, model = row.job.input_ids, row.job.model
         special = row.cache.length > 0 or row.job.token_type_ids is not None or bool(model.prompt_options(ids))
-        alike.setdefault(row if special else (row.engine.exit, row.job.init_seed), []).append(row)
+        alike.setdefault(row if special else (row.reader.exit, row.job.init_seed), []).append(row)
     for some in alike.values():
         group: list[Row] = []
         for row in sorted(some, key=lambda row: -row.job.input_ids.shape[1]):

@@ -15,7 +15,7 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from loopcd.decoding.bans import nothing_left, parted, rule_out
-from loopcd.decoding.engine import Engine, Reading
+from loopcd.decoding.reader import Reader, Reading
 from loopcd.decoding.scoring import PlainScorer, Scorer, Scores
 from loopcd.models.cache import LoopCache
 from loopcd.models.memory import check_memory
@@ -66,18 +66,18 @@ class Job:
     cache: LoopCache | None = None  # to go on from; a new one where None
     limit: int | None = None  # the longest text that the job can make
     chunk: int | None = None  # read the prompt in pieces of so many tokens
-    token_type_ids: Tensor | None = None  # [batch, time], see Engine
+    token_type_ids: Tensor | None = None  # [batch, time], see Reader
     numbers: Sequence[int] | None = None  # which prompt of a call each row is, where draws are to follow from that
 
     def longest_row(self) -> int:
         """The row with the least padding."""
         return 0 if self.attention_mask is None else int(self.attention_mask.sum(dim=1).argmax())
 
-    def engine(self, method: "Method") -> Engine:
+    def reader(self, method: "Method") -> Reader:
         batch, time = self.input_ids.shape
         check_memory(self.model, tokens=max(time, self.limit or 0), batch=batch, num_loops=self.num_loops)
         leave = method.leaving(self.model, self.num_loops)
-        return Engine(self.model, self.num_loops, leave, self.init_seed, self.cache, self.limit, self.token_type_ids)
+        return Reader(self.model, self.num_loops, leave, self.init_seed, self.cache, self.limit, self.token_type_ids)
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,13 @@ class Step:
 @torch.no_grad()
 def steps(method: "Method", job: Job) -> Iterator[Step]:
     """Generate until every row has stopped."""
-    engine = job.engine(method)
-    scorer = method.scorer(engine, job.tokenizer)
+    reader = job.reader(method)
+    scorer = method.scorer(reader, job.tokenizer)
     text = job.input_ids
     going = torch.ones(text.shape[0], dtype=torch.bool, device=text.device)
-    reading, loops = prefill(engine, job, scorer, scorer.watch)
+    reading, loops = prefill(reader, job, scorer, scorer.watch)
     while True:
-        scores, picked, processed = choose(scorer, reading, engine.cache, text, job.sampling, going)
+        scores, picked, processed = choose(scorer, reading, reader.cache, text, job.sampling, going)
         if job.pad_token_id is not None:
             picked = torch.where(going, picked, job.pad_token_id)
         text = torch.cat([text, picked[:, None]], dim=-1)
@@ -112,27 +112,27 @@ def steps(method: "Method", job: Job) -> Iterator[Step]:
         goes = going.tolist()
         if not any(goes):
             return
-        reading, loops = engine.read(picked[:, None], watch=scorer.watch)
+        reading, loops = reader.read(picked[:, None], watch=scorer.watch)
         if not all(goes):
             reading = replace(reading, going=goes)
 
 
-def prefill(engine: Engine, job: Job, scorer: Scorer, watch: Callable[[LoopState], None]) -> tuple[Reading, Tensor]:
+def prefill(reader: Reader, job: Job, scorer: Scorer, watch: Callable[[LoopState], None]) -> tuple[Reading, Tensor]:
     """Read what the cache does not hold yet of the prompts, in pieces of `job.chunk` tokens where that is given.
 
     Tokens that a draft wrote and left unread are read as they would have been, one by one.
     """
-    new, mask = job.input_ids[:, engine.cache.length :], job.attention_mask
-    behind = max(0, min(engine.cache.behind, new.shape[1] - 1))
-    whole = job.chunk is None or engine.model.prompt_options(new, job.token_type_ids)  # read in both directions: at once
+    new, mask = job.input_ids[:, reader.cache.length :], job.attention_mask
+    behind = max(0, min(reader.cache.behind, new.shape[1] - 1))
+    whole = job.chunk is None or reader.model.prompt_options(new, job.token_type_ids)  # read in both directions: at once
     size = max(1, new.shape[1] if whole else job.chunk or 1)
     read = None
     for start in [*range(behind), *range(behind, new.shape[1], size)]:
         stop = start + 1 if start < behind else start + size
         part_mask = None if mask is None else mask[:, mask.shape[1] - new.shape[1] + start :][:, : stop - start]
-        read = engine.read(new[:, start:stop], part_mask, watch)
+        read = reader.read(new[:, start:stop], part_mask, watch)
         if start < behind:
-            scorer.score(read[0], engine.cache)  # what was watched belongs to this token
+            scorer.score(read[0], reader.cache)  # what was watched belongs to this token
     if read is None:
         raise ValueError("the prompt is empty, or past_key_values hold all of it: at least one token has to be read")
     return read

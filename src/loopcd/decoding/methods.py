@@ -12,9 +12,9 @@ from loopcd.decoding import checks
 from loopcd.decoding.alone import wave_steps, waves
 from loopcd.decoding.auto import AutoScorer, candidate_loops
 from loopcd.decoding.draft import DraftReport, SelfDraft, checked_draft
-from loopcd.decoding.engine import Engine
 from loopcd.decoding.exits import EarlyExit
 from loopcd.decoding.loop import Job, Rows, Step, collect, run_custom_generate, steps
+from loopcd.decoding.reader import Reader
 from loopcd.decoding.rounds import drafted_steps
 from loopcd.decoding.rules import mean_amateur
 from loopcd.decoding.scoring import GuidedScorer, LoopGuidanceScorer, LoopScorer, NoiseScorer, PlainScorer, Scorer
@@ -48,13 +48,13 @@ class Method:
         if self.exit is not None and not isinstance(self.exit, EarlyExit):
             raise ValueError(f"exit={self.exit!r}: an EarlyExit, or None")
 
-    def scorer(self, engine: Engine, tokenizer: Any) -> Scorer:
+    def scorer(self, reader: Reader, tokenizer: Any) -> Scorer:
         """The method at work on one generation; settings that do not fit the model are refused here."""
         raise TypeError(f"{type(self).__name__} does not choose token by token")
 
     def check(self, model: LoopedModel, num_loops: int | None, tokenizer: Any) -> None:
         """Refuse, before anything is computed, settings that do not fit the model."""
-        self.scorer(Engine(model, num_loops, self.leaving(model, num_loops)), tokenizer)
+        self.scorer(Reader(model, num_loops, self.leaving(model, num_loops)), tokenizer)
 
     def settled(self, model: LoopedModel, num_loops: int | None = None) -> "Method":
         """The same with what is left to the model filled in."""
@@ -109,7 +109,7 @@ class Greedy(Method):
 
     can_draft = True
 
-    def scorer(self, engine: Engine, tokenizer: Any) -> Scorer:
+    def scorer(self, reader: Reader, tokenizer: Any) -> Scorer:
         return PlainScorer()
 
 
@@ -180,18 +180,18 @@ class LoopCD(Method):
     def _check_amateur(self, amateur: int, loops: int) -> None:
         self.check_early("amateur_loop", amateur, loops)
 
-    def scorer(self, engine: Engine, tokenizer: Any) -> Scorer:
-        strength = self.settled(engine.model, engine.num_loops).strength
+    def scorer(self, reader: Reader, tokenizer: Any) -> Scorer:
+        strength = self.settled(reader.model, reader.num_loops).strength
         settings: dict[str, Any] = {"strength": strength, "plausibility": self.plausibility, "lazy": self.lazy}
         if self.amateur_loop == "auto":
-            return AutoScorer(engine.model, candidate_loops(engine.num_loops), mean_amateur, self.coda, **settings)
-        amateur, _ = self.resolve(engine.model, engine.num_loops)
+            return AutoScorer(reader.model, candidate_loops(reader.num_loops), mean_amateur, self.coda, **settings)
+        amateur, _ = self.resolve(reader.model, reader.num_loops)
         kinds = parse_kinds(self.where)
         if not kinds:
-            return LoopScorer(engine.model, amateur, self.coda, **settings)
+            return LoopScorer(reader.model, amateur, self.coda, **settings)
         if kinds & {"numeric", "operator"}:
             checks.need_tokenizer(tokenizer, f"where={self.where!r} reads the tokens' text")
-        return SelectiveScorer(engine.model, amateur, self.coda, kinds, tokenizer, engine.num_loops, **settings)
+        return SelectiveScorer(reader.model, amateur, self.coda, kinds, tokenizer, reader.num_loops, **settings)
 
 
 @dataclass(frozen=True)
@@ -219,9 +219,9 @@ class LoopGuidance(Method):
     def needed_loops(self, model: LoopedModel, num_loops: int | None) -> int:
         return self.early_loop + 1
 
-    def scorer(self, engine: Engine, tokenizer: Any) -> Scorer:
-        self.check_early("early_loop", self.early_loop, engine.num_loops)
-        return LoopGuidanceScorer(engine.model, self.early_loop, self.coda, self.weight, self.adaptive)
+    def scorer(self, reader: Reader, tokenizer: Any) -> Scorer:
+        self.check_early("early_loop", self.early_loop, reader.num_loops)
+        return LoopGuidanceScorer(reader.model, self.early_loop, self.coda, self.weight, self.adaptive)
 
 
 @dataclass(frozen=True)
@@ -239,9 +239,9 @@ class NoiseCD(Method):
         checks.number("strength", self.strength, 0)
         checks.share("plausibility", self.plausibility)
 
-    def scorer(self, engine: Engine, tokenizer: Any) -> Scorer:
+    def scorer(self, reader: Reader, tokenizer: Any) -> Scorer:
         settings = {"strength": self.strength, "plausibility": self.plausibility}
-        return NoiseScorer(engine.model, self.noise, self.seed, **settings)
+        return NoiseScorer(reader.model, self.noise, self.seed, **settings)
 
 
 @dataclass(frozen=True)
@@ -268,6 +268,6 @@ class MTI(Method):
     def reserve(self, tokenizer: Any) -> int:
         return len(self.negative_ids(tokenizer))
 
-    def scorer(self, engine: Engine, tokenizer: Any) -> Scorer:
+    def scorer(self, reader: Reader, tokenizer: Any) -> Scorer:
         negative = self.negative_ids(tokenizer)
-        return GuidedScorer(engine, negative, self.entropy_threshold, self.guidance, self.plausibility)
+        return GuidedScorer(reader, negative, self.entropy_threshold, self.guidance, self.plausibility)

@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from loopcd.decoding.bans import Ruled, nothing_left, rule_out
-from loopcd.decoding.draft import TRIAL, DraftReport, Pace, Probe, SelfDraft, pace_of
-from loopcd.decoding.engine import Engine, Reading
+from loopcd.decoding.draft import TRIAL, DraftReport, Probe, RoundPace, SelfDraft, pace_of
 from loopcd.decoding.loop import Job, Step, pick, prefill
+from loopcd.decoding.reader import Reader, Reading
 from loopcd.decoding.scoring import ContrastScorer, PlainScorer, Scorer, Scores
 from loopcd.decoding.texts import Stopper
 from loopcd.models.slots import sent
@@ -59,47 +59,47 @@ def near_choices(reading: Reading, scores: Tensor, scorer: Scorer, dtype: torch.
 @torch.no_grad()
 def drafted_steps(method: "Method", draft: SelfDraft, job: Job, reports: list[DraftReport]) -> Iterator[Step]:
     """As `loop.steps`, in rounds. A step's `going` marks the rows that got a token by it: rows do not keep step."""
-    engine = job.engine(method)
+    reader = job.reader(method)
     if job.sampling.keeps and job.input_ids.shape[0] > 1:
         raise ValueError("output_scores and output_logits with a draft: for one row at a time, since rows do not keep step")
-    implementation = engine.model.config._attn_implementation or ""
+    implementation = reader.model.config._attn_implementation or ""
     if "flash" in implementation and job.input_ids.shape[0] > 1:
         raise ValueError(
             f"attn_implementation={implementation!r} cannot serve rows of different lengths, which drafting in a batch makes: "
             "use 'sdpa', or one row at a time"
         )
-    rounds = Rounds(method, draft, job, engine)
+    rounds = Rounds(method, draft, job, reader)
     reports.append(rounds.report)
-    yield from rounds.plain(prefill(engine, job, rounds.scorer, rounds.watch)[0])
+    yield from rounds.plain(prefill(reader, job, rounds.scorer, rounds.watch)[0])
     while any(rounds.going):
-        length = min(rounds.next(), rounds.stopper.remaining(rounds.going), engine.model.max_context - engine.cache.length)
+        length = min(rounds.next(), rounds.stopper.remaining(rounds.going), reader.model.max_context - reader.cache.length)
         if length > 1:
             yield from rounds.drafted(length)
         else:
-            yield from rounds.plain(engine.read(rounds.unread(), watch=rounds.watch)[0])
+            yield from rounds.plain(reader.read(rounds.unread(), watch=rounds.watch)[0])
     rounds.level()
 
 
 class Rounds:
     """A method at work on one job, several tokens at a time."""
 
-    def __init__(self, method: "Method", draft: SelfDraft, job: Job, engine: Engine) -> None:
-        self.draft, self.job, self.engine = draft, job, engine
-        self.scorer = method.scorer(engine, job.tokenizer)
+    def __init__(self, method: "Method", draft: SelfDraft, job: Job, reader: Reader) -> None:
+        self.draft, self.job, self.reader = draft, job, reader
+        self.scorer = method.scorer(reader, job.tokenizer)
         self.stopper = Stopper(job.stopping, job.input_ids)
         self.going = [True] * job.input_ids.shape[0]
         self.pending = job.input_ids[:, -1].tolist()  # the last token of each row, chosen but not read
         self.held: dict[int, int] = {}  # columns of rows that have ended which hold their text
         self.report = DraftReport(0, 0)
-        self.pace: Pace | None = None  # None while there is no plan
+        self.pace: RoundPace | None = None  # None while there is no plan
         self.probe: Probe | None = None
-        if engine.num_loops > 1 or draft.loops is not None:
+        if reader.num_loops > 1 or draft.loops is not None:
             self._plan()
             if self.pace is None:
-                self.probe = Probe(draft, engine.model, engine.num_loops, job.longest_row())
+                self.probe = Probe(draft, reader.model, reader.num_loops, job.longest_row())
 
     def _plan(self) -> None:
-        model, num_loops, batch = self.engine.model, self.engine.num_loops, len(self.going)
+        model, num_loops, batch = self.reader.model, self.reader.num_loops, len(self.going)
         plan = self.draft.plan(model, num_loops, batch)
         if plan is not None:
             self.report.loops, self.report.length = plan.loops, plan.length
@@ -153,10 +153,10 @@ class Rounds:
 
     def _draft(self, length: int) -> tuple[list[LoopState], list[Tensor]]:
         """States of `length` tokens after the first loops, and the drafts [batch] that follow all but the last of them."""
-        model, loops = self.engine.model, self.report.loops
+        model, loops = self.reader.model, self.report.loops
         token, states, drafts = self.unread(), [], []
         for index in range(length):
-            state = self.engine.begin(token)
+            state = self.reader.begin(token)
             while state.loop < loops:
                 state = model.advance(state)
                 self.scorer.watch(state)
@@ -167,9 +167,9 @@ class Rounds:
         return states, drafts
 
     def _verify(self, states: list[LoopState], length: int) -> Reading:
-        model = self.engine.model
+        model = self.reader.model
         state = model.join(states)
-        while state.loop < self.engine.num_loops:
+        while state.loop < self.reader.num_loops:
             state = model.advance(state)
             self.scorer.watch(state)
         hidden = model.readout(state).flatten(0, 1)  # [batch × length, width]
@@ -178,7 +178,7 @@ class Rounds:
     def _crop(self, refused: Sequence[int]) -> None:
         """Take so many columns off each row. One that has ended falls back to the shortest that goes on: what it holds there
         does not matter any more, and so it needs no columns beyond the longest text."""
-        cache = self.engine.cache
+        cache = self.reader.cache
         if len(refused) == 1:
             cache.crop(-refused[0])
             return
@@ -193,7 +193,7 @@ class Rounds:
     def level(self) -> None:
         """At the end: every row holds as much as the shortest, so that whoever goes on from the cache finds no row ahead."""
         if len(self.held) > 1:
-            cache, shortest = self.engine.cache, min(self.held.values())
+            cache, shortest = self.reader.cache, min(self.held.values())
             cache.crop_rows(torch.full((len(self.going),), shortest))
             cache.behind = max(len(text) for text in self.stopper.texts) - 1 - shortest
 
@@ -201,7 +201,7 @@ class Rounds:
         """Choose token after token, in each row as long as its drafts are what was chosen."""
         ruled = self._ruled(reading, drafts, length)
         reading = reading if ruled is None else replace(reading, logits=ruled.logits)
-        scores = self.scorer.score(reading, self.engine.cache)
+        scores = self.scorer.score(reading, self.reader.cache)
         added = None if ruled is None else ruled.added
         plain = self.job.sampling.plain and added is None
         best, near = self._told(reading, scores, plain)
@@ -226,7 +226,7 @@ class Rounds:
         where several tokens are judged; the device is waited for once."""
         asked = [scores.best()] if plain else []
         if reading.count > 1:
-            near = near_choices(reading, scores.values, self.scorer, self.engine.model.dtype, scores.contested)
+            near = near_choices(reading, scores.values, self.scorer, self.reader.model.dtype, scores.contested)
             asked.append(near.long())
         if not asked:
             return None, None
@@ -279,7 +279,7 @@ class Rounds:
         return Step(
             torch.tensor(chosen),
             torch.tensor(taking),
-            torch.full((len(chosen),), self.engine.num_loops),
+            torch.full((len(chosen),), self.reader.num_loops),
             scores.contested[index::count],
             scores.touched[index::count],
             processed,

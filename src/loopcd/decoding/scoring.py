@@ -14,7 +14,7 @@ from torch import Tensor
 
 from loopcd.decoding import rules
 from loopcd.decoding.early import EarlyLoop
-from loopcd.decoding.engine import Engine, Reading
+from loopcd.decoding.reader import Reader, Reading
 from loopcd.models.cache import LoopCache
 from loopcd.models.slots import sent
 from loopcd.models.stages import Coda, LoopedModel, LoopState, wide
@@ -336,8 +336,8 @@ class NoiseScorer(ContrastScorer):
 class GuidedScorer:
     """MTI: where the expert is uncertain, guidance away from what it says after the negative prompt."""
 
-    def __init__(self, engine: Engine, negative: Sequence[int], threshold: float, weight: float, plausibility: float) -> None:
-        self.engine, self.negative = engine, list(negative)
+    def __init__(self, reader: Reader, negative: Sequence[int], threshold: float, weight: float, plausibility: float) -> None:
+        self.reader, self.negative = reader, list(negative)
         self.threshold, self.weight, self.plausibility = threshold, weight, plausibility
 
     def watch(self, state: LoopState) -> None:
@@ -357,6 +357,6 @@ class GuidedScorer:
     def _negative_logits(self, cache: LoopCache, like: Tensor) -> Tensor:
         """Read the negative prompt behind the text on the same cache, then take it off again."""
         prompt = torch.tensor([self.negative], device=like.device).expand(like.shape[0], -1)
-        reading, _ = self.engine.read(prompt)
+        reading, _ = self.reader.read(prompt)
         cache.crop(-len(self.negative))
         return reading.logits

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from loopcd.decoding import rules
 from loopcd.decoding.early import EarlyLoop
-from loopcd.decoding.engine import Reading
+from loopcd.decoding.reader import Reading
 from loopcd.decoding.scoring import LoopScorer, Scores
 from loopcd.models.cache import LoopCache
 from loopcd.models.stages import Coda, LoopedModel, LoopState

@@ -9,9 +9,9 @@ from torch import Tensor
 from transformers.generation.logits_process import LogitsProcessorList, TemperatureLogitsWarper, TopPLogitsWarper
 
 from loopcd.decoding import checks
-from loopcd.decoding.engine import Engine
 from loopcd.decoding.loop import Job, Rows, Sampling, Step
 from loopcd.decoding.methods import Greedy, Method
+from loopcd.decoding.reader import Reader
 from loopcd.decoding.scoring import Scorer
 from loopcd.decoding.texts import pad_left, trim
 
@@ -45,7 +45,7 @@ class SelfEval(Method):
         checks.need_tokenizer(tokenizer, "SelfEval asks the model about its answers")
         return len(tokenizer(QUESTION.format(question="", answer="")).input_ids) + 8  # some room for other cuts of the text
 
-    def scorer(self, engine: Engine, tokenizer: Any) -> Scorer:
+    def scorer(self, reader: Reader, tokenizer: Any) -> Scorer:
         raise ValueError("SelfEval cannot be streamed: it knows its answer only when all candidates are written")
 
     def rows(self, job: Job, on_step: Callable[[Step], None] | None = None) -> Rows:
@@ -85,7 +85,7 @@ class SelfEval(Method):
             asked.append(QUESTION.format(question=question.strip(), answer=trim(answer, _stops(job))[0].strip()))
         ids = [job.tokenizer(text).input_ids for text in asked]
         batch, attention = pad_left(ids, job.pad_token_id or 0, job.input_ids.device)
-        reading, _ = Engine(job.model, job.num_loops).read(batch, attention)
+        reading, _ = Reader(job.model, job.num_loops).read(batch, attention)
         return reading.logits[:, labels[0]] - reading.logits[:, labels[1]]
 
 

@@ -25,10 +25,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from loopcd.decoding.engine import Reading
 from loopcd.decoding.exits import Judge
 from loopcd.decoding.flight import Flying, Prompt, Row, Unit, joined_flights, read_together, score_together, show_trail
 from loopcd.decoding.loop import choose
+from loopcd.decoding.reader import Reading
 from loopcd.decoding.rounds import near_choices
 from loopcd.decoding.rules import relative_change
 from loopcd.decoding.scoring import ContrastScorer, PlainScorer, Scorer
@@ -160,14 +160,14 @@ class Ticks:
             rows.append(self.waiting.popleft())
             rows[-1].take_place(self.places, heapq.heappop(self.free))
         for some in read_together(rows):
-            rule, state, counted = some[0].engine.exit, *self._begin_prompts(some)
+            rule, state, counted = some[0].reader.exit, *self._begin_prompts(some)
             self.prompts.append(Prompt(some, state, None if rule is None else Judge(rule, self.model, counted)))
 
     def _begin_prompts(self, rows: Sequence[Row]) -> tuple[LoopState, Tensor | None]:
         """The state of these prompts before any loop, and which of its tokens [rows, time] are theirs (None: all)."""
         if len(rows) == 1:
             row = rows[0]
-            return row.engine.begin(row.job.input_ids[:, row.cache.length :]), None
+            return row.reader.begin(row.job.input_ids[:, row.cache.length :]), None
         device, lengths = self.model.device, [row.job.input_ids.shape[1] for row in rows]
         ids = torch.zeros(len(rows), max(lengths), dtype=torch.long, device=device)
         for at, row in enumerate(rows):
@@ -412,7 +412,7 @@ class Ticks:
 
     def _leaving(self, flying: Flying, before: LoopState, after: LoopState) -> list[bool]:
         """Which units' exit rules say that they leave."""
-        rules = [unit.row.engine.exit for unit in flying.units]
+        rules = [unit.row.reader.exit for unit in flying.units]
         leaves = [False] * len(rules)
         for criterion in {rule.criterion for rule in rules if rule is not None}:
             limits = [0.0 if rule is None else rule.threshold for rule in rules]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from loopcd.decoding.draft import CLEAR, DraftReport, Plan, Probe, SelfDraft
+from loopcd.decoding.draft import CLEAR, DraftPlan, DraftReport, Probe, SelfDraft
 from loopcd.decoding.passes import pass_costs
 from loopcd.models.stages import LoopedModel, LoopState
 
@@ -86,13 +86,13 @@ class WavePace:
 _paces: "WeakKeyDictionary[LoopedModel, dict[tuple[int, int, int], WavePace]]" = WeakKeyDictionary()
 
 
-def wave_pace(model: LoopedModel, num_loops: int, plan: Plan, rows: int) -> WavePace:
+def wave_pace(model: LoopedModel, num_loops: int, plan: DraftPlan, rows: int) -> WavePace:
     """What earlier texts taught about waves of this model, `rows` texts at a time."""
     known, key = _paces.setdefault(model, {}), (num_loops, plan.loops, rows)
     if key not in known:
 
         def gain(width: int, chance: float) -> float:
-            return Plan(plan.loops, width, wave=True).gain(model, num_loops, chance, rows, pass_costs(model, rows))
+            return DraftPlan(plan.loops, width, wave=True).gain(model, num_loops, chance, rows, pass_costs(model, rows))
 
         pace = WavePace(plan.length, gain)
         if plan.expected is not None and plan.expected > CLEAR:

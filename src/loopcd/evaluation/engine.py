@@ -25,7 +25,7 @@ HASHED_WHOLE = 1 << 30  # bytes; of larger checkpoints only the files' beginning
 
 
 @dataclass(frozen=True)
-class Request:
+class CompletionRequest:
     """What holds for all prompts of a batch. What is drawn for a prompt follows from the seed and its item's number."""
 
     max_new_tokens: int
@@ -70,7 +70,7 @@ class Engine(Protocol):
         """Do once what only the first call takes time for, so that the first method is not timed with it."""
         ...
 
-    def complete(self, prompts: Sequence[str], method: Method, request: Request) -> list[Generation]: ...
+    def complete(self, prompts: Sequence[str], method: Method, request: CompletionRequest) -> list[Generation]: ...
 
 
 @dataclass(frozen=True)
@@ -142,13 +142,13 @@ class LocalEngine:
         return AHEAD if by_ticks(method, self.model, self.batch_size) else 1
 
     def warm_up(self, prompts: Sequence[str]) -> None:
-        with _threads(self.threads):
+        with using_threads(self.threads):
             generate(self.model, self.tokenizer, list(prompts), Greedy(), max_new_tokens=2, num_loops=self.num_loops)
 
-    def complete(self, prompts: Sequence[str], method: Method, request: Request) -> list[Generation]:
+    def complete(self, prompts: Sequence[str], method: Method, request: CompletionRequest) -> list[Generation]:
         drawn_otherwise = isinstance(method, SelfEval) or not self.model.has_initial_state
         ids = [self.tokenizer(prompt).input_ids for prompt in prompts]  # also what a chat template made, as the authors did
-        with _threads(self.threads):
+        with using_threads(self.threads):
             return generate(
                 self.model,
                 self.tokenizer,
@@ -168,7 +168,7 @@ class LocalEngine:
             )
 
 
-def seeded(method: Method, request: Request) -> Method:
+def seeded(method: Method, request: CompletionRequest) -> Method:
     """Methods with draws of their own get the run's seed."""
     if isinstance(method, NoiseCD):
         return replace(method, seed=request.seed or 0)
@@ -178,7 +178,8 @@ def seeded(method: Method, request: Request) -> Method:
 
 
 @contextmanager
-def _threads(number: int | None) -> Iterator[None]:
+def using_threads(number: int | None) -> Iterator[None]:
+    """So many threads of torch within; None: as many as it takes."""
     before = torch.get_num_threads()
     torch.set_num_threads(number or before)
     try:

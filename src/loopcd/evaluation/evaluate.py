@@ -1,35 +1,42 @@
-"""A whole evaluation: task and engine in, a folder with samples, tables and a report out."""
+"""A whole evaluation: task and engine in, a folder with samples, tables and a report out.
+
+The manifest says everything that may change a text or a grade: a run goes on only under the one that it was begun with.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from loopcd.evaluation import paper
 from loopcd.evaluation.engine import Engine
-from loopcd.evaluation.examples import Example, diverging
-from loopcd.evaluation.manifest import begin, make_manifest
+from loopcd.evaluation.partings import Parting, diverging
 from loopcd.evaluation.plan import RunPlan
+from loopcd.evaluation.report import as_csv, markdown
 from loopcd.evaluation.results import Results, summarise
 from loopcd.evaluation.runner import Outcome, Report, run_all
-from loopcd.evaluation.store import Store, open_store
-from loopcd.evaluation.tables import as_csv, markdown
-from loopcd.evaluation.task import Task
+from loopcd.evaluation.store import MANIFEST, Store, StoreError, open_store
+from loopcd.evaluation.task import Item, Task
 from loopcd.models.presets import Preset
 
 Announce = Callable[[dict[str, Any]], None]
+FORMAT = 1
+_ABSENT = object()  # not even None stands there
+_LIBRARIES = ("loopcd", "torch", "transformers", "tokenizers")  # what grades is named by the task
 
 
 @dataclass(frozen=True)
 class Evaluation:
     results: Results
     outcomes: tuple[Outcome, ...]
-    examples: tuple[Example, ...]
+    examples: tuple[Parting, ...]
     manifest: dict[str, Any]
     folder: Path
 
@@ -82,7 +89,7 @@ def paper_figures(model: str, task: str, plan: RunPlan, manifest: dict[str, Any]
     return found
 
 
-def _write(store: Store, results: Results, manifest: dict[str, Any], examples: Sequence[Example], remark: str) -> None:
+def _write(store: Store, results: Results, manifest: dict[str, Any], examples: Sequence[Parting], remark: str) -> None:
     store.write("results.json", json.dumps(results.as_json(), indent=2, ensure_ascii=False) + "\n")
     store.write("results.csv", as_csv(results))
     store.write("results.md", markdown(results, manifest, examples, remark))
@@ -95,3 +102,79 @@ def default_folder(manifest: dict[str, Any]) -> Path:
     compared = json.dumps([settings, manifest["versions"]], sort_keys=True, default=str)
     model = re.sub(r"[^\w.-]+", "_", Path(settings["model"]["model"]).name)
     return Path("results") / f"{settings['task']['name']}-{model}-{sha256(compared.encode()).hexdigest()[:8]}"
+
+
+# -- the manifest
+
+
+def make_manifest(task: Task, engine: Engine, plan: RunPlan) -> dict[str, Any]:
+    """`settings` and `versions` must stay the same in a folder; `machine` is only recorded."""
+    described = task.describe()
+    return {
+        "format": FORMAT,
+        "settings": {
+            "task": {
+                "name": task.name,
+                "protocol": task.protocol,
+                "items": len(task.items),
+                "items_sha256": items_hash(task.items),
+                "metrics": list(task.metrics),
+                "stop": list(task.stop),
+                "max_new_tokens": task.max_new_tokens,
+                **{key: value for key, value in described.items() if key != "machine"},
+            },
+            "model": engine.describe(),
+            "methods": {spec.label: engine.settings(spec.build()) for spec in plan.methods},
+            "seeds": None if plan.seeds is None else list(plan.seeds),
+            "temperature": plan.temperature,
+            "top_p": plan.top_p,
+        },
+        "versions": {"python": sys.version.split()[0], **library_versions()},
+        "machine": {**engine.machine(), **described.get("machine", {})},
+    }
+
+
+def begin(store: Store, manifest: dict[str, Any]) -> None:
+    """Write the manifest into an empty folder; in one with a run, refuse to go on under other settings."""
+    before = store.manifest()
+    if before is None:
+        store.write_manifest(manifest)
+        return
+    parts = ("format", "settings", "versions")
+    try:
+        changed = list(differences({part: before.get(part) for part in parts}, {part: manifest[part] for part in parts}))
+    except RecursionError as error:
+        raise StoreError(f"{store.folder}/{MANIFEST} is damaged ({error}): use another folder") from error
+    if changed:
+        raise StoreError(
+            f"{store.folder} holds a run with other settings: {'; '.join(changed[:4])}"
+            f"{f'; and {len(changed) - 4} more' if len(changed) > 4 else ''}. "
+            "Run it with the same settings, or use another --out"
+        )
+
+
+def differences(before: Any, now: Any, name: str = "") -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in [*before, *(key for key in now if key not in before)]:
+            yield from differences(before.get(key, _ABSENT), now.get(key, _ABSENT), f"{name}.{key}" if name else str(key))
+    elif before != now:
+        yield f"{name.removeprefix('settings.')} was {_shown(before)} and is now {_shown(now)}"
+
+
+def items_hash(items: Sequence[Item]) -> str:
+    return sha256("\n".join(f"{item.id}\t{item.prompt!r}\t{item.gold!r}" for item in items).encode()).hexdigest()
+
+
+def library_versions() -> dict[str, str]:
+    found = {}
+    for name in _LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _shown(value: Any) -> str:
+    text = "not set" if value is None or value is _ABSENT else repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"

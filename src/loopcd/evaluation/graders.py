@@ -34,14 +34,6 @@ def flex_match(answer_text: str, gold: str | int) -> bool:
     return _same(flex_answer(answer_text), gold)
 
 
-def gold_answer(worked_answer: str) -> str:
-    """The gold number of a worked answer that ends in `#### N`."""
-    found = strict_answer(worked_answer)
-    if found is None:
-        raise ValueError(f"worked_answer must hold a line '#### N', got {worked_answer!r}")
-    return _plain(found)
-
-
 def _same(found: str | None, gold: str | int) -> bool:
     # An answer of punctuation alone, such as "..", is no number even if the gold were as empty.
     return found is not None and bool(_plain(found)) and _plain(found) == _plain(str(gold))

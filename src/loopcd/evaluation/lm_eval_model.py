@@ -20,7 +20,7 @@ from loopcd.decoding.generate import by_ticks, generate
 from loopcd.decoding.registry import METHODS, settings
 from loopcd.decoding.texts import StopTexts
 from loopcd.evaluation.engine import AHEAD
-from loopcd.evaluation.specs import MethodSpec
+from loopcd.evaluation.plan import MethodSpec
 from loopcd.models.loading import find, load
 
 if TYPE_CHECKING:

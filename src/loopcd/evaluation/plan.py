@@ -1,12 +1,102 @@
-"""What is to be run: methods, seeds, and the batches in their fixed order."""
+"""What is to be run: methods with settings, as `--methods greedy,loopcd:strength=0.2` names them, seeds, and the batches in
+their fixed order."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from loopcd.evaluation.specs import MethodSpec
+from loopcd.decoding import Method
+from loopcd.decoding.registry import DRAFT, METHODS, build, settings
+
+Value = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """A method's name and the settings that were given for it; all others are the method's own."""
+
+    name: str
+    given: tuple[tuple[str, Value], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.name not in METHODS:
+            raise ValueError(f"there is no method {self.name!r}: known are {', '.join(METHODS)}")
+        for setting, _ in self.given:
+            if setting not in settings(self.name):
+                known = ", ".join(settings(self.name))
+                raise ValueError(f"{self.name} has no setting {setting!r}: its settings are {known}")
+
+    @property
+    def label(self) -> str:
+        if not self.given:
+            return self.name
+        return f"{self.name}:" + ",".join(f"{setting}={value}" for setting, value in self.given)
+
+    @property
+    def slug(self) -> str:
+        """The label as a file name."""
+        return re.sub(r"[^\w.=+-]+", "_", self.label)
+
+    def filled(self, more: Mapping[str, Value]) -> MethodSpec:
+        """With these settings where none were given."""
+        given = dict(self.given)
+        missing = tuple((name, value) for name, value in more.items() if name not in given)
+        return MethodSpec(self.name, (*missing, *self.given))
+
+    def published(self) -> bool:
+        """Whether the paper's Tables 2 and 9 run it so; drafting changes no token."""
+        return all(name in ("amateur_loop", "strength", *DRAFT) for name, _ in self.given)
+
+    def build(self) -> Method:
+        try:
+            return build(self.name, dict(self.given))
+        except TypeError as error:  # a text where a number belongs
+            raise ValueError(f"--methods {self.label}: {error}") from error
+
+
+def parse_methods(text: str) -> tuple[MethodSpec, ...]:
+    """`greedy,loopcd:amateur_loop=2,strength=0.1,mti`: a part with `=` and no method's name belongs to the method before."""
+    found: list[tuple[str, list[tuple[str, Value]]]] = []
+    for part in (piece.strip() for piece in text.split(",")):
+        if not part:
+            raise ValueError(f"--methods {text!r}: an empty part between the commas")
+        name, colon, setting = part.partition(":")
+        if colon or "=" not in part:
+            found.append((name.strip(), []))
+            part = setting if colon else ""
+        if part:
+            _add_setting(found, part.strip(), text)
+    specs = tuple(MethodSpec(name, tuple(given)) for name, given in found)
+    repeated = [spec.label for spec in specs if [each.label for each in specs].count(spec.label) > 1]
+    if repeated:
+        raise ValueError(f"--methods {text!r}: {repeated[0]} stands there twice")
+    return specs
+
+
+def _add_setting(found: list[tuple[str, list[tuple[str, Value]]]], part: str, text: str) -> None:
+    setting, equals, value = part.partition("=")
+    if not equals or not setting or not value:
+        raise ValueError(f"--methods {text!r}: {part!r} is not of the form setting=value")
+    if not found:
+        raise ValueError(f"--methods {text!r}: the setting {part!r} stands before any method")
+    if any(setting == known for known, _ in found[-1][1]):
+        raise ValueError(f"--methods {text!r}: {setting} is set twice for {found[-1][0]}")
+    found[-1][1].append((setting.strip(), _value(value.strip())))
+
+
+def _value(text: str) -> Value:
+    """A number where it reads as one."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 @dataclass(frozen=True)
@@ -47,9 +137,6 @@ class RunPlan:
     @property
     def runs(self) -> tuple[Run, ...]:
         return tuple(Run(method, seed) for method in self.methods for seed in self.seeds or (None,))
-
-    def runs_of(self, method: MethodSpec) -> tuple[Run, ...]:
-        return tuple(run for run in self.runs if run.method == method)
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

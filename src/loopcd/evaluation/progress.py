@@ -11,14 +11,14 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
+from loopcd.evaluation.report import described
 from loopcd.evaluation.runner import Progress as State
-from loopcd.evaluation.tables import described
 
 EVERY = 15.0  # seconds between lines where there is no terminal
 
 
 @contextmanager
-def shown(what: str) -> Iterator[Callable[[State], None]]:
+def showing_progress(what: str) -> Iterator[Callable[[State], None]]:
     if sys.stderr.isatty():
         with _bar(what) as report:
             yield report

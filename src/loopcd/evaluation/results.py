@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from loopcd.evaluation.plan import MethodSpec
 from loopcd.evaluation.runner import Outcome
-from loopcd.evaluation.specs import MethodSpec
 from loopcd.evaluation.statistics import Comparison, Rows, Share, compare, share
 from loopcd.evaluation.task import Ceiling, Task
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from loopcd.decoding import Generation
 from loopcd.evaluation.data import item_number
-from loopcd.evaluation.engine import Engine, Request
+from loopcd.evaluation.engine import CompletionRequest, Engine
 from loopcd.evaluation.plan import Run, RunPlan, batches
 from loopcd.evaluation.store import Store, StoreError, sample_line
 from loopcd.evaluation.task import Grades, Item, Task
@@ -88,14 +88,14 @@ def _generate(
                     _run_items(engine, _request(task, plan, run, asked), store, run, number, asked, finished[run], told)
 
 
-def _request(task: Task, plan: RunPlan, run: Run, items: Sequence[Item]) -> Request:
+def _request(task: Task, plan: RunPlan, run: Run, items: Sequence[Item]) -> CompletionRequest:
     numbers = tuple(item_number(item.id) for item in items)
-    return Request(task.max_new_tokens, task.stop, task.question, numbers, run.seed, plan.temperature, plan.top_p)
+    return CompletionRequest(task.max_new_tokens, task.stop, task.question, numbers, run.seed, plan.temperature, plan.top_p)
 
 
 def _run_items(
     engine: Engine,
-    request: Request,
+    request: CompletionRequest,
     store: Store,
     run: Run,
     number: int,

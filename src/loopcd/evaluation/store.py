@@ -48,8 +48,7 @@ class Store:
 
     def manifest(self) -> dict[str, Any] | None:
         path = self.folder / MANIFEST
-        with _explained(path):
-            raw = writing.read_plain(path) if _is_there(path) else None
+        raw = _read(path)
         if raw is None:
             return None
         try:
@@ -94,8 +93,7 @@ class Store:
     def grades(self, run: str) -> list[dict[str, bool]] | None:
         """The grades of the samples as they are now, or None if these have no grades that can be used."""
         path = self.folder / "grades" / f"{run}.json"
-        with _explained(path):
-            raw = writing.read_plain(path) if _is_there(path) else None
+        raw = _read(path)
         if raw is None:
             return None
         try:
@@ -177,16 +175,17 @@ def _check_ours(folder: Path) -> None:
         raise StoreError(f"{folder} is not empty and holds no run of loopcd ({inside[0]}, …): use another --out")
 
 
-def _is_there(path: Path) -> bool:
-    """Also of a link that points nowhere, so that it is refused rather than passed over."""
-    return os.path.lexists(path)
+def _read(path: Path) -> bytes | None:
+    """None where there is nothing; a link that points nowhere is refused rather than passed over."""
+    with _explained(path):
+        return writing.read_plain(path) if os.path.lexists(path) else None
 
 
 def _whole_lines(path: Path, shape: Shape) -> list[dict[str, Any]]:
-    with _explained(path):
-        raw = writing.read_plain(path) if _is_there(path) else b""
-        whole = raw.rfind(b"\n") + 1
-        if whole < len(raw):  # a kill or a full disk tore the last line
+    raw = _read(path) or b""
+    whole = raw.rfind(b"\n") + 1
+    if whole < len(raw):  # a kill or a full disk tore the last line
+        with _explained(path):
             writing.cut(path, whole)
     lines = []
     for number, line in enumerate(raw[:whole].splitlines(), start=1):

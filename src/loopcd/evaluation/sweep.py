@@ -14,13 +14,11 @@ from typing import Any
 
 from loopcd.evaluation.engine import Engine
 from loopcd.evaluation.evaluate import Announce, Evaluation, evaluate
-from loopcd.evaluation.grid import Grid
-from loopcd.evaluation.plan import RunPlan
+from loopcd.evaluation.plan import MethodSpec, RunPlan
 from loopcd.evaluation.results import BASELINE, Results
 from loopcd.evaluation.runner import Report
-from loopcd.evaluation.specs import MethodSpec
 from loopcd.evaluation.store import StoreError, write_whole
-from loopcd.evaluation.tables import percent
+from loopcd.evaluation.table import Estimate, Table, shown
 from loopcd.evaluation.task import Split, Task
 
 STRENGTHS = (0.1, 0.2, 0.3)
@@ -138,11 +136,15 @@ def _write(made: Sweep, grids: dict[str, list[MethodSpec]], paper_practice: bool
     lines = [f"# Settings of {made.tuning.results.task}, {made.tuning.results.items} items, {made.tuning.results.model}", ""]
     lines += [PRACTICE if paper_practice else "Chosen here, reported on other items: report/results.md.", ""]
     rows = [
-        (spec.label, percent(shares[spec]), "yes" if spec == made.chosen[method] and len(specs) > 1 else "")
+        (
+            spec.label,
+            shown(Estimate.of(shares[spec]), "percent"),
+            "yes" if spec == made.chosen[method] and len(specs) > 1 else "",
+        )
         for method, specs in grids.items()
         for spec in specs
     ]
-    lines += Grid("", ("setting", made.metric, "chosen"), rows, words=(0, 2)).lines()
+    lines.append(Table.of("", ("setting", made.metric, "chosen"), rows, words=(0, 2)).markdown())
     write_whole(made.page, "\n".join(lines) + "\n")
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from loopcd.evaluation.chat import Chat
 from loopcd.evaluation.code.bridge import CodeSettings
+from loopcd.evaluation.data import halves, subset
 
 # test: the whole benchmark. tuning: what settings are chosen on. report: the benchmark without what was tuned on; the
 # same as `test` where the tuning items come from elsewhere (a training split, a generator).
@@ -45,6 +45,18 @@ class TaskOptions:
     graded: bool = True  # False: only the items are wanted, and nothing is made ready for grading
 
 
+def tuning_half(items: Sequence[Item], options: TaskOptions) -> tuple[Sequence[Item], str]:
+    """Of a benchmark that has no split to tune on: its half that the options ask for, and what it is; "" where all of it is."""
+    if options.split == "test":
+        return items, ""
+    tuning, report = halves(items, [item.id for item in items])
+    return (tuning, "a seeded half") if options.split == "tuning" else (report, "the other half")
+
+
+def limited(items: Sequence[Item], options: TaskOptions) -> list[Item]:
+    return subset(items, options.limit, [item.id for item in items])
+
+
 @dataclass(frozen=True)
 class Ceiling:
     """How many of the items' own reference answers pass, by metric: a method cannot be expected to score above that."""
@@ -62,7 +74,7 @@ class Ceiling:
 
 @runtime_checkable
 class Task(Protocol):
-    """A benchmark, ready to run. Made by the function that the registry holds under its name: `make(name, options)`."""
+    """A benchmark, ready to run. Made by the module that `tasks` has under its name: `make(name, options)`."""
 
     @property
     def name(self) -> str: ...
@@ -109,3 +121,38 @@ class Task(Protocol):
         What stands under "machine" is recorded with where it runs, and may change when a run goes on.
         """
         ...
+
+
+# -- a tokenizer's chat template, handed to the tasks whose prompts are made with it
+
+Messages = Sequence[dict[str, str]]  # each with "role" and "content"
+
+
+@dataclass(frozen=True)
+class Chat:
+    """What renders messages for a model; made by `chat_of`."""
+
+    model: str
+    tokenizer: Any = field(repr=False)
+
+    def render(self, messages: Messages) -> str:
+        try:
+            return self.tokenizer.apply_chat_template(list(messages), tokenize=False)
+        except Exception as error:  # a template is a program, and may raise whatever it likes
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ValueError(
+                f"the chat template of {self.model} fails to render ({reason}): mend it, or say --no-chat for the plain prompt"
+            ) from error
+
+
+class _Bare:
+    def apply_chat_template(self, messages: Messages, tokenize: bool) -> str:
+        return "\n".join(message["content"] for message in messages)
+
+
+ELSEWHERE = Chat("texts made elsewhere", _Bare())  # their template is not known, and no model reads these prompts
+
+
+def chat_of(model: str, tokenizer: Any) -> Chat | None:
+    """None where there is no tokenizer, or none with a template."""
+    return Chat(model, tokenizer) if getattr(tokenizer, "chat_template", None) else None

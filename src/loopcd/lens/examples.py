@@ -1,7 +1,7 @@
 """What the page steps through: a prompt with the texts that methods made of it, from files or from a search."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 
 from loopcd.analysis.statistics import hard_tokens
 from loopcd.decoding import Generation, LoopCD, Method
-from loopcd.evaluation.engine import LocalEngine, Request
+from loopcd.evaluation.engine import CompletionRequest, LocalEngine
 from loopcd.evaluation.task import Item, Task
 from loopcd.lens import payload
 from loopcd.tracing import LoopTrace, Written, describe, read_traces, trace_texts
@@ -129,17 +129,6 @@ class Found:
     kind: str
 
 
-@dataclass
-class _Tally:
-    done: int = 0
-    differ: int = 0
-    right: list[int] = field(default_factory=lambda: [0, 0])
-    kept: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
-
-    def looked(self) -> Looked:
-        return Looked(self.done, self.differ, tuple(self.right))
-
-
 def search(
     engine: LocalEngine,
     task: Task,
@@ -153,35 +142,51 @@ def search(
 
     Kinds: wrong → right, right → wrong, and differing texts that are graded alike. What `interrupt` raises ends it.
     """
-    tally, numbers = _Tally(), count(1)
+    looked, kept, numbers = Looked(0, 0, (0, 0)), dict.fromkeys(KINDS, 0), count(1)
     for start in range(0, len(task.items), BATCH):
         items = task.items[start : start + BATCH]
         numbered = tuple(range(start, start + len(items)))
-        asked = Request(max_new_tokens or task.max_new_tokens, task.stop, task.question, numbered, interrupt=interrupt)
+        asked = CompletionRequest(
+            max_new_tokens or task.max_new_tokens, task.stop, task.question, numbered, interrupt=interrupt
+        )
         made = [engine.complete([item.prompt for item in items], method, asked) for method in methods]
-        graded = [_graded(task, items, texts) for texts in made]
-        tally.done += len(items)
-        tally.right = [tally.right[side] + sum(graded[side]) for side in (0, 1)]
+        grades = [task.grade(items, [each.text for each in texts]) for texts in made]
+        graded = [[each[task.metrics[0]] for each in side] for side in grades]
+        differing = [place for place in range(len(items)) if made[0][place].token_ids != made[1][place].token_ids]
+        right = tuple(before + sum(now) for before, now in zip(looked.right, graded, strict=True))
+        looked = Looked(looked.done + len(items), looked.differ + len(differing), right)
         chosen: list[tuple[str, int]] = []
-        for place in range(len(items)):
-            if made[0][place].token_ids == made[1][place].token_ids:
-                continue
-            tally.differ += 1
+        for place in differing:
             before, after = graded[0][place], graded[1][place]
             kind = "same" if before == after else "gained" if after else "lost"
-            if tally.kept[kind] < each:
-                tally.kept[kind] += 1
+            if kept[kind] < each:
+                kept[kind] += 1
                 chosen.append((kind, place))
         for kind, place in sorted(chosen, key=lambda one: KINDS.index(one[0])):
             pair = [(method, made[side][place], graded[side][place]) for side, method in enumerate(methods)]
             yield Found(_traced(engine, task, items[place], pair, f"found-{next(numbers)}"), kind)
-        yield tally.looked()
-        if min(tally.kept.values()) >= each:
+        yield looked
+        if min(kept.values()) >= each:
             return
 
 
-def _graded(task: Task, items: Sequence[Item], made: Sequence[Generation]) -> list[bool]:
-    return [grades[task.metrics[0]] for grades in task.grade(items, [each.text for each in made])]
+def searched(
+    engine: LocalEngine,
+    task: Task,
+    methods: tuple[Method, Method],
+    told: Callable[[Looked, int], None] = lambda looked, found: None,
+) -> tuple[list[Example], str]:
+    """All that a search finds, those that became right first, then those that became wrong; and a sentence on what was looked
+    at. `told` hears of each batch, and how many examples there are."""
+    found: list[Found] = []
+    note = ""
+    for each in search(engine, task, methods):
+        if isinstance(each, Found):
+            found.append(each)
+        else:
+            note = each.sentence(task, methods)
+            told(each, len(found))
+    return [each.example for each in sorted(found, key=lambda one: KINDS.index(one.kind))], note
 
 
 def _traced(engine: LocalEngine, task: Task, item: Item, pair: Sequence[tuple[Method, Generation, bool]], name: str) -> Example:

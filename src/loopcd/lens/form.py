@@ -6,7 +6,7 @@ from typing import Any
 from loopcd.decoding import Method
 from loopcd.decoding.registry import METHODS, settings
 from loopcd.evaluation.engine import LocalEngine
-from loopcd.evaluation.specs import MethodSpec
+from loopcd.evaluation.plan import MethodSpec
 from loopcd.models.presets import preset
 
 LONGEST_TEXT = 2000  # characters of a setting

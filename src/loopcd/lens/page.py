@@ -7,10 +7,14 @@ stale: whoever serves or exports the page builds it from its sources, in a few m
 import json
 import re
 from base64 import b64encode
+from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+from loopcd.lens.examples import Example
+from loopcd.tracing.writing import write_whole
 
 SOURCES = Path(__file__).parent / "page"
 VENDOR = SOURCES / "vendor"
@@ -87,3 +91,18 @@ def _visit(name: str, order: list[str], above: tuple[str, ...]) -> None:
 
 def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
+
+
+def export(path: Path, examples: Sequence[Example], note: str = "") -> int:
+    """Write the page with these examples inside; its size in bytes."""
+    if not examples:
+        raise ValueError("there is nothing to show: no trace in the files, or no problem on which the texts differ")
+    models = sorted({trace.model for example in examples for trace in example.traces})
+    data = {
+        "title": ", ".join(models),
+        "note": note,
+        "examples": [{**example.summary(), "traces": example.payloads()} for example in examples],
+    }
+    page = write_page(data).encode()
+    write_whole(path, page)
+    return len(page)

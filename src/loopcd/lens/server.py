@@ -1,6 +1,7 @@
 """The viewer with a model behind it: the page, live generation, the search for examples, and trace files."""
 
 import json
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import closing
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from threading import Event, Lock
+from types import FrameType
 from typing import Any
 
 from anyio import CancelScope, Semaphore, to_thread
@@ -22,11 +24,12 @@ from loopcd.evaluation.engine import LocalEngine
 from loopcd.evaluation.task import Task
 from loopcd.lens import form
 from loopcd.lens.examples import Example, Found, read_examples, search
-from loopcd.lens.guard import LARGEST_FILE, Guard, TooLarge
+from loopcd.lens.guard import LARGEST_FILE, Guard, TooLarge, new_token
 from loopcd.lens.live import live_events
 from loopcd.lens.page import write_page
 from loopcd.tracing import read_traces
 
+HOST = "127.0.0.1"
 LONGEST = 600  # tokens of a live text
 LARGEST_UNPACKED = 8 * LARGEST_FILE
 
@@ -225,3 +228,38 @@ def application(viewer: Viewer, port: int, token: str) -> Guard:
 
 def _refused(status: int) -> Callable[[Request, Exception], Response]:
     return lambda _, error: JSONResponse({"error": str(error)}, status)
+
+
+# -- starting and stopping it, on loopback only
+
+
+def prepare(viewer: Viewer, port: int = 0) -> tuple[Any, socket.socket, str]:
+    """A uvicorn server that does not run yet, its socket, and the address, which holds a fresh token. Port 0: a free one."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            viewer.ending.set()  # what the model is at does not hold up the end
+            super().handle_exit(sig, frame)
+
+    try:
+        listener = socket.create_server((HOST, port))
+    except OSError as error:
+        raise ValueError(f"--port {port}: {error.strerror}") from error
+    taken, token = listener.getsockname()[1], new_token()
+    config = uvicorn.Config(
+        application(viewer, taken, token),
+        lifespan="off",
+        log_level="warning",
+        access_log=False,  # it would hold the token
+        server_header=False,
+        timeout_graceful_shutdown=1,  # a page that reads a stream does not hold up the end
+    )
+    return Server(config), listener, f"http://{HOST}:{taken}/?token={token}"
+
+
+def serve(viewer: Viewer, port: int = 0, started: Callable[[str], None] = lambda address: None) -> None:
+    """Serve until interrupted; `started` is called with the address."""
+    server, listener, address = prepare(viewer, port)
+    started(address)
+    server.run(sockets=[listener])

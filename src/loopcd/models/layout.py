@@ -65,7 +65,7 @@ class LaidOutLinear(nn.Linear):
         return self.layout.product(input, self.weight, self.bias)
 
 
-class Beside:
+class SideBySide:
     """Weights that lie side by side in one storage, seen as one [their outputs, inputs]; not copied along with a model."""
 
     def __init__(self, weight: Tensor | None = None, pointers: tuple[int, ...] = (), layout: Layout = PLAIN) -> None:
@@ -152,7 +152,7 @@ def _join(group: list[nn.Linear], layout: Layout) -> None:
     for linear, part in zip(group, whole.split([linear.out_features for linear in group]), strict=True):
         part.copy_(linear.weight)
         linear.weight.data = part
-    group[0].__dict__["beside"] = Beside(whole, tuple(linear.weight.data_ptr() for linear in group), layout)
+    group[0].__dict__["beside"] = SideBySide(whole, tuple(linear.weight.data_ptr() for linear in group), layout)
 
 
 def _empty(outputs: int, inputs: int, dtype: torch.dtype, columns: bool) -> Tensor:

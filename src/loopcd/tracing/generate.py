@@ -9,7 +9,7 @@ from loopcd.decoding.generate import Made
 from loopcd.decoding.generate import generate as generate_texts
 from loopcd.models.stages import Coda
 from loopcd.tracing.files import TraceWriter
-from loopcd.tracing.measure import Setting
+from loopcd.tracing.measure import TraceSetting
 from loopcd.tracing.record import Written, trace_batch
 from loopcd.tracing.trace import LoopTrace
 
@@ -31,7 +31,7 @@ def trace_made(batch: Made) -> list[LoopTrace]:
         amateur, strength = None if method.amateur_loop == "auto" else method.amateur_loop, method.strength
     plausibility = getattr(method, "plausibility", 0.1)
     coda: Coda = getattr(method, "coda", "shared")
-    setting = Setting.of(batch.model, batch.num_loops, amateur, strength, plausibility, coda=coda)
+    setting = TraceSetting.of(batch.model, batch.num_loops, amateur, strength, plausibility, coda=coda)
     described = describe(method)
     items = [
         Written.of(prompt, made, described, seed, number=number)

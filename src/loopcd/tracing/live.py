@@ -9,7 +9,7 @@ from torch import Tensor
 from loopcd.decoding.rules import relative_change
 from loopcd.models import LoopedModel
 from loopcd.models.stages import Coda
-from loopcd.tracing.measure import Setting
+from loopcd.tracing.measure import TraceSetting
 from loopcd.tracing.record import Written, assembled
 from loopcd.tracing.trace import LoopTrace
 
@@ -38,7 +38,7 @@ class LiveTracer:
         if not len(prompt_ids):
             raise ValueError("prompt_ids is empty: at least one token")
         self.model, self.tokenizer, self.prompt_ids = model, tokenizer, list(map(int, prompt_ids))
-        self.setting = Setting.of(model, num_loops, amateur_loop, strength, plausibility, top, coda)
+        self.setting = TraceSetting.of(model, num_loops, amateur_loop, strength, plausibility, top, coda)
         self.init_seed, self.method = init_seed, method
         self.cache = model.new_cache()
         self.token_ids: list[int] = []

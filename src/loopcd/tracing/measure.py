@@ -21,7 +21,7 @@ BLOCK = 1 << 20  # logits that are held at once
 
 
 @dataclass(frozen=True)
-class Setting:
+class TraceSetting:
     """What a trace is made for: loops, amateur, strength λ, plausibility α, how many top tokens are kept, and what early
     loops see of the text through a coda."""
 
@@ -42,7 +42,7 @@ class Setting:
         plausibility: float = 0.1,
         top: int = 6,
         coda: Coda = "shared",
-    ) -> "Setting":
+    ) -> "TraceSetting":
         """The model's own where nothing is given."""
         loops = checked_loops(num_loops, model.num_loops)
         default = preset(model, loops)
@@ -58,7 +58,7 @@ class Setting:
 
 
 def measured(
-    model: LoopedModel, readouts: Sequence[Tensor], changes: Sequence[Tensor], setting: Setting
+    model: LoopedModel, readouts: Sequence[Tensor], changes: Sequence[Tensor], setting: TraceSetting
 ) -> dict[str, np.ndarray]:
     """The arrays of a LoopTrace for N positions, by name.
 
@@ -74,7 +74,7 @@ def measured(
     return arrays
 
 
-def _block(model: LoopedModel, readouts: Sequence[Tensor], setting: Setting) -> dict[str, np.ndarray]:
+def _block(model: LoopedModel, readouts: Sequence[Tensor], setting: TraceSetting) -> dict[str, np.ndarray]:
     expert = model.head(readouts[-1]).float()  # [rows, vocab]
     if not bool(torch.isfinite(expert).all()):
         raise ValueError("the model's logits hold numbers that are not finite: nothing can be traced")

@@ -12,10 +12,10 @@ from torch import Tensor
 from loopcd.decoding import Generation, checks
 from loopcd.decoding.chat import text_ids
 from loopcd.decoding.rules import relative_change
+from loopcd.decoding.texts import BROKEN
 from loopcd.models import LoopedModel, LoopState
 from loopcd.models.coda import CodaModel
-from loopcd.tracing.measure import Setting, measured
-from loopcd.tracing.pieces import text_pieces, texts_of
+from loopcd.tracing.measure import TraceSetting, measured
 from loopcd.tracing.trace import LoopTrace
 
 
@@ -56,12 +56,12 @@ def trace_texts(
     Amateur and strength are the model's preset where not given.
     """
     checks.whole("batch_size", batch_size, 1)
-    setting = Setting.of(model, num_loops, amateur_loop, strength, plausibility, top)
+    setting = TraceSetting.of(model, num_loops, amateur_loop, strength, plausibility, top)
     return _traces(model, tokenizer, iter(items), setting, batch_size)
 
 
 def _traces(
-    model: LoopedModel, tokenizer: Any, items: Iterator[Written], setting: Setting, batch_size: int
+    model: LoopedModel, tokenizer: Any, items: Iterator[Written], setting: TraceSetting, batch_size: int
 ) -> Iterator[LoopTrace]:
     batch: list[Written] = []
     for item in items:
@@ -73,7 +73,7 @@ def _traces(
         yield from trace_batch(model, tokenizer, batch, setting)
 
 
-def trace_batch(model: LoopedModel, tokenizer: Any, items: Sequence[Written], setting: Setting) -> list[LoopTrace]:
+def trace_batch(model: LoopedModel, tokenizer: Any, items: Sequence[Written], setting: TraceSetting) -> list[LoopTrace]:
     """The traces of texts that go through the model together: all from a drawn initial state, or none."""
     prompts = [_prompt_ids(item.prompt, tokenizer) for item in items]
     for item in items:
@@ -90,7 +90,7 @@ def trace_batch(model: LoopedModel, tokenizer: Any, items: Sequence[Written], se
 
 @torch.no_grad()
 def _read(
-    model: LoopedModel, prompts: Sequence[Sequence[int]], items: Sequence[Written], setting: Setting
+    model: LoopedModel, prompts: Sequence[Sequence[int]], items: Sequence[Written], setting: TraceSetting
 ) -> tuple[list[Tensor], list[Tensor]]:
     """What the head reads [N, width], and the latents' change [N], after each loop, where a token of a text is chosen.
 
@@ -147,7 +147,7 @@ def assembled(
     tokenizer: Any,
     item: Written,
     prompt_ids: Sequence[int],
-    setting: Setting,
+    setting: TraceSetting,
     readouts: Sequence[Tensor],
     changes: Sequence[Tensor],
 ) -> LoopTrace:
@@ -159,7 +159,7 @@ def assembled(
         text = "" if tokenizer is None else tokenizer.decode(tokens, skip_special_tokens=True)
     ids = np.concatenate([tokens, arrays["top_ids"].ravel(), arrays["plausible_ids"], arrays["unconstrained"]])
     return LoopTrace(
-        prompt=item.prompt if isinstance(item.prompt, str) else _decoded(tokenizer, prompt_ids),
+        prompt=item.prompt if isinstance(item.prompt, str) else "" if tokenizer is None else tokenizer.decode(prompt_ids),
         text=text,
         prompt_ids=np.array(prompt_ids, np.int32),
         token_ids=np.array(tokens, np.int32),
@@ -192,5 +192,33 @@ def _prompt_ids(prompt: str | Sequence[int], tokenizer: Any) -> list[int]:
     return list(map(int, ids))
 
 
-def _decoded(tokenizer: Any, ids: Sequence[int]) -> str:
-    return "" if tokenizer is None else tokenizer.decode(ids)
+def text_pieces(tokenizer: Any, token_ids: Sequence[int]) -> tuple[str, ...]:
+    """One text for each token, which together are the text with special tokens; no piece splits a character."""
+    if tokenizer is None:
+        return ("",) * len(token_ids)
+    whole = tokenizer.decode(token_ids)
+    pieces, held = [], []
+    for token in token_ids:
+        held.append(token)
+        text = tokenizer.decode(held)
+        pieces.append("" if text.endswith(BROKEN) else text)
+        held = held if text.endswith(BROKEN) else []
+    if held:
+        pieces[-1] = tokenizer.decode(held)
+    return tuple(pieces) if "".join(pieces) == whole else _by_beginnings(tokenizer, token_ids, whole)
+
+
+def _by_beginnings(tokenizer: Any, token_ids: Sequence[int], whole: str) -> tuple[str, ...]:
+    """The same where a token's text depends on those before it: what each adds to the text of all before. Slower."""
+    pieces, shown = [], 0
+    for count in range(1, len(token_ids)):
+        text = tokenizer.decode(token_ids[:count]).rstrip(BROKEN)
+        known = len(text) if whole.startswith(text) else shown
+        pieces.append(whole[shown : max(shown, known)])
+        shown = max(shown, known)
+    return (*pieces, whole[shown:])
+
+
+def texts_of(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
+    """The text of each token by itself."""
+    return {} if tokenizer is None else {token: tokenizer.decode([token]) for token in sorted(set(ids))}

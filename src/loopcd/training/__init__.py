@@ -1,8 +1,8 @@
 """Training of looped models: how the built-in ones were made.
 
-`train` below is the way in: it takes a recipe by name (`recipes/`, described by `recipe`), makes rows of word problems
-(`rows`, `tokenizer`) and runs the resumable `trainer` with an objective over the loops (`objectives`) and Muon
-(`optimisers`, `muon`). `checkpoints` knows the run's folder, `measure` and `curves` what it shows while it runs.
+`train` below is the way in: it takes a recipe by name (`recipes`), makes rows of word problems (`rows`, `tokenizer`) and
+runs the resumable `trainer` with an objective over the loops (`objectives`) and Muon (`optimisers`). `checkpoints` knows the
+run's folder, `accuracy` and `curves` what it shows while it runs.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from pathlib import Path
 import torch
 
 from loopcd.training.curves import draw_curves
-from loopcd.training.progress import Display
 from loopcd.training.recipes import RECIPES, recipe_named
 from loopcd.training.tokenizer import build_tokenizer
-from loopcd.training.trainer import Pace, Trainer
+from loopcd.training.trainer import Display, Pace, Trainer
 
 __all__ = [
     "RECIPES",

@@ -106,7 +106,7 @@ def _record(text: str, place: str) -> dict[str, Any]:
     return found
 
 
-def export(model: LoopedModel, tokenizer: PreTrainedTokenizerFast, folder: Path, run: Path) -> None:
+def save_model(model: LoopedModel, tokenizer: PreTrainedTokenizerFast, folder: Path, run: Path) -> None:
     """Save both into a folder of the run."""
     with writing.filling(folder, run) as made:
         model.save_pretrained(made)

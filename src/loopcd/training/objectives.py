@@ -17,11 +17,11 @@ from torch import Tensor
 
 from loopcd.models import LoopedModel, OuroForCausalLM
 from loopcd.models.ouro import exit_pdf
-from loopcd.training.rows import Batch
+from loopcd.training.rows import TextBatch
 
 
 class Objective(Protocol):
-    def __call__(self, model: LoopedModel, batch: Batch, random: Random) -> Tensor: ...
+    def __call__(self, model: LoopedModel, batch: TextBatch, random: Random) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class RecurrentDepth:
     backpropagated: int = 4
     noisy_start: float = 0.5
 
-    def __call__(self, model: LoopedModel, batch: Batch, random: Random) -> Tensor:
+    def __call__(self, model: LoopedModel, batch: TextBatch, random: Random) -> Tensor:
         loops = self.sample_loops(random)
         start = random.getrandbits(31) if random.random() < self.noisy_start else None
         state = model.begin(batch.tokens, init_seed=start)
@@ -48,7 +48,7 @@ class RecurrentDepth:
                 state = model.advance(state)
         for _ in range(loops - without_gradient):
             state = model.advance(state)
-        return weighted_loss(model.head(model.readout(state)), batch)
+        return weighted_mean(token_losses(model.head(model.readout(state)), batch), batch)
 
     def sample_loops(self, random: Random) -> int:
         """At least one loop; `mean_loops` on average."""
@@ -66,7 +66,7 @@ class ExpectedExit:
 
     entropy: float = 0.05
 
-    def __call__(self, model: LoopedModel, batch: Batch, random: Random) -> Tensor:
+    def __call__(self, model: LoopedModel, batch: TextBatch, random: Random) -> Tensor:
         if not isinstance(model, OuroForCausalLM):
             raise TypeError(f"ExpectedExit needs a model with an exit gate (Ouro), got {type(model).__name__}")
         state = model.begin(batch.tokens)
@@ -81,19 +81,15 @@ class ExpectedExit:
         return weighted_mean(expected - self.entropy * uncertainty, batch)
 
 
-def token_losses(logits: Tensor, batch: Batch) -> Tensor:
+def token_losses(logits: Tensor, batch: TextBatch) -> Tensor:
     """Cross-entropy of each next token [batch, time - 1]."""
     flat = F.cross_entropy(logits[:, :-1].flatten(0, 1), batch.tokens[:, 1:].flatten(), reduction="none")
     return flat.view(batch.tokens.shape[0], -1)
 
 
-def weighted_mean(values: Tensor, batch: Batch) -> Tensor:
+def weighted_mean(values: Tensor, batch: TextBatch) -> Tensor:
     weights = batch.weights[:, 1:]
     return (values * weights).sum() / weights.sum()
-
-
-def weighted_loss(logits: Tensor, batch: Batch) -> Tensor:
-    return weighted_mean(token_losses(logits, batch), batch)
 
 
 def _poisson(rate: float, random: Random) -> int:

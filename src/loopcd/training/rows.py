@@ -18,20 +18,20 @@ from transformers import PreTrainedTokenizerFast
 from loopcd.evaluation.tasks.steps import problem_at
 
 if TYPE_CHECKING:
-    from loopcd.training.recipe import Text
+    from loopcd.training.recipes import Text
 
 POOL = 1024  # rows that are sorted by length together
 EQUATION_ROW = 48  # an equation row takes another equation until it has this many tokens
 
 
 @dataclass(frozen=True)
-class Batch:
+class TextBatch:
     tokens: Tensor  # [batch, time]
     weights: Tensor  # [batch, time], what predicting each token counts; 0 for padding
 
 
 @dataclass(frozen=True)
-class Row:
+class TextRow:
     tokens: list[int]
     weights: list[float]
 
@@ -45,17 +45,17 @@ class RowMaker:
         self.end = int(tokenizer.eos_token_id)  # pyright: ignore[reportArgumentType]
         self.padding = int(tokenizer.pad_token_id)  # pyright: ignore[reportArgumentType]
 
-    def row(self, index: int, equations: float) -> Row:
-        """Row `index`: bare equations with probability `equations`, else a worked problem."""
+    def row(self, index: int, equations: float) -> TextRow:
+        """TextRow `index`: bare equations with probability `equations`, else a worked problem."""
         random = Random(f"row/{self.seed}/{index}")
         return self._equation_row(index) if random.random() < equations else self._problem_row(index)
 
-    def _problem_row(self, index: int) -> Row:
+    def _problem_row(self, index: int) -> TextRow:
         problem = problem_at(self.text.variant, "train", self.seed, index)
         question, answer = self._ids(problem.prompt), [*self._ids(f" {problem.answer}"), self.end]
-        return Row(question + answer, [self.text.question_weight] * len(question) + [1.0] * len(answer))
+        return TextRow(question + answer, [self.text.question_weight] * len(question) + [1.0] * len(answer))
 
-    def _equation_row(self, index: int) -> Row:
+    def _equation_row(self, index: int) -> TextRow:
         tokens: list[int] = []
         part = 0
         while len(tokens) < EQUATION_ROW:
@@ -63,7 +63,7 @@ class RowMaker:
             problem = problem_at(self.text.variant, "train", -1 - self.seed, 8 * index + part)
             tokens += self._ids("".join(f" {equation}." for equation in problem.equations))
             part += 1
-        return Row(tokens, self._result_weights(tokens))
+        return TextRow(tokens, self._result_weights(tokens))
 
     def _result_weights(self, tokens: list[int]) -> list[float]:
         """1 for what follows an equals sign, up to and with the full stop."""
@@ -77,11 +77,11 @@ class RowMaker:
         return self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
 
 
-def pool_of_batches(maker: RowMaker, pool: int, equations: float) -> list[Batch]:
+def pool_of_batches(maker: RowMaker, pool: int, equations: float) -> list[TextBatch]:
     """The batches of pool `pool`, in random order. Rows that fill no batch, or exceed the largest width, are left out."""
     rows = [maker.row(index, equations) for index in range(pool * POOL, (pool + 1) * POOL)]
     Random(f"pool/{maker.seed}/{pool}").shuffle(rows)
-    by_width: dict[int, list[Row]] = {width: [] for width in maker.text.widths}
+    by_width: dict[int, list[TextRow]] = {width: [] for width in maker.text.widths}
     for row in rows:
         fitting = [width for width in maker.text.widths if len(row.tokens) <= width]
         if fitting:
@@ -91,10 +91,10 @@ def pool_of_batches(maker: RowMaker, pool: int, equations: float) -> list[Batch]
     return batches
 
 
-def _batches(rows: list[Row], width: int, maker: RowMaker) -> Iterator[Batch]:
+def _batches(rows: list[TextRow], width: int, maker: RowMaker) -> Iterator[TextBatch]:
     size = max(1, maker.text.tokens_per_step // width)
     for start in range(0, len(rows) - size + 1, size):
         chosen = rows[start : start + size]
         tokens = [row.tokens + [maker.padding] * (width - len(row.tokens)) for row in chosen]
         weights = [row.weights + [0.0] * (width - len(row.weights)) for row in chosen]
-        yield Batch(torch.tensor(tokens), torch.tensor(weights))
+        yield TextBatch(torch.tensor(tokens), torch.tensor(weights))

@@ -8,18 +8,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from types import TracebackType
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
 from transformers import PreTrainedTokenizerFast
 
 from loopcd.evaluation.tasks import steps
 from loopcd.models import LoopedModel
-from loopcd.training.checkpoints import Position, RunFolder, export
-from loopcd.training.measure import Accuracy, accuracy_by_loop
+from loopcd.training.accuracy import accuracy_by_loop
+from loopcd.training.checkpoints import Position, RunFolder, save_model
 from loopcd.training.optimisers import Optimisers, rate_at
-from loopcd.training.progress import Display
-from loopcd.training.recipe import Recipe
-from loopcd.training.rows import Batch, RowMaker, pool_of_batches
+from loopcd.training.recipes import Recipe
+from loopcd.training.rows import RowMaker, TextBatch, pool_of_batches
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class Trainer:
             if self.progress >= 1.0:
                 return
 
-    def _batches(self) -> Iterator[Batch]:
+    def _batches(self) -> Iterator[TextBatch]:
         """The text from the present position on; the position is that of the batch after the one given out."""
         position, text = self.position, self.recipe.text
         while True:
@@ -120,7 +122,7 @@ class Trainer:
             position.pool, position.batch = position.pool + 1, 0
             position.equations = text.equations_early if self.progress < 0.5 else text.equations_late
 
-    def _step(self, batch: Batch) -> None:
+    def _step(self, batch: TextBatch) -> None:
         random = Random(f"step/{self.seed}/{self.position.step}")
         loss = self.recipe.objective(self.model, batch, random)
         loss.backward()
@@ -140,15 +142,15 @@ class Trainer:
         )
         display.update(self.progress, loss, position.seconds, position.tokens)
 
-    def _measure(self, display: Display) -> Accuracy:
+    def _measure(self, display: Display) -> None:
         """Accuracy by loop on the tuning split, to the log and the display."""
         problems = steps.problems(self.recipe.text.variant, "tuning", self.pace.measured)
         loops = sorted({1, 2, 3, 4, self.plain.num_loops})
         accuracy = accuracy_by_loop(self._synchronised(), self.tokenizer, problems, loops)
         record = {"tokens": self.position.tokens, "minutes": self.position.seconds / 60}
-        self.folder.append_log({**record, "accuracy": accuracy.by_loop, "problems": len(problems)})
-        display.say(f"{self.position.tokens:,} tokens, accuracy by loop (tuning, {len(problems)}) {accuracy}")
-        return accuracy
+        self.folder.append_log({**record, "accuracy": accuracy, "problems": len(problems)})
+        told = " ".join(f"{loop}:{100 * share:.1f}" for loop, share in accuracy.items())
+        display.say(f"{self.position.tokens:,} tokens, accuracy by loop (tuning, {len(problems)}) {told}")
 
     def _keep_snapshots(self, before: int) -> None:
         for tokens in self.pace.snapshots:
@@ -156,7 +158,7 @@ class Trainer:
                 self._report_model(self.folder.snapshot_at(tokens))
 
     def _report_model(self, folder: Path) -> None:
-        export(self._synchronised(), self.tokenizer, folder, self.folder.path)
+        save_model(self._synchronised(), self.tokenizer, folder, self.folder.path)
 
     def _synchronised(self) -> LoopedModel:
         self.plain.load_state_dict(self.model.state_dict())
@@ -169,3 +171,30 @@ def compile_layers(model: LoopedModel) -> None:
     for module in model.modules():
         if type(module).__name__ in names:
             module.compile(dynamic=False)
+
+
+class Display:
+    """What a run shows while it trains: a bar with loss and time left on a terminal, lines elsewhere. On standard error."""
+
+    def __init__(self, title: str, quiet: bool = False):
+        self.console = Console(stderr=True, quiet=quiet, markup=False)
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"))
+        self.bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
+        self.task = self.bar.add_task(title, total=1.0, status="")
+
+    def __enter__(self) -> Display:
+        self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.bar.stop()
+
+    def update(self, progress: float, loss: float, seconds: float, tokens: int) -> None:
+        left = seconds * (1 - progress) / max(progress, 1e-6) / 60
+        status = f"{100 * progress:5.1f} %  loss {loss:.4f}  {tokens / max(seconds, 1e-9):,.0f} tokens/s  {left:.0f} min left"
+        self.bar.update(self.task, completed=progress, status=status)
+        if not self.console.is_terminal:
+            self.console.print(f"{tokens:>12,} tokens  {status}", highlight=False)
+
+    def say(self, line: str) -> None:
+        self.console.print(line, highlight=False)

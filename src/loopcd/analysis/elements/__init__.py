@@ -8,7 +8,6 @@ any `Result`. A module is imported when its element is asked for.
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 
 from loopcd.analysis.elements.element import Element
 
@@ -29,30 +28,25 @@ ELEMENTS: dict[str, str] = {  # name: module and attribute
     "table8": f"{_HERE}.late_flips:TABLE8",
     "table9": f"{_HERE}.robustness:TABLE9",
     "table10": f"{_HERE}.robustness:TABLE10",
-    "fig6": f"{_HERE}.texts:FIG6",
-    "app": f"{_HERE}.texts:APPENDIX",
+    "fig6": f"{_HERE}.changed_texts:FIG6",
+    "app": f"{_HERE}.changed_texts:APPENDIX",
 }
 
 
-def names() -> list[str]:
-    """What `loopcd reproduce` knows."""
-    return [name for name, place in ELEMENTS.items() if find_spec(place.partition(":")[0]) is not None]
-
-
 def element(name: str) -> Element:
-    if name not in names():
-        raise ValueError(f"there is no element {name!r}: known are {', '.join(names())}, all")
+    if name not in ELEMENTS:
+        raise ValueError(f"there is no element {name!r}: known are {', '.join(ELEMENTS)}, all")
     module, _, attribute = ELEMENTS[name].partition(":")
     return getattr(import_module(module), attribute)
 
 
 def elements(wanted: str) -> list[Element]:
     """One element, several with commas between them, or "all"."""
-    chosen = names() if wanted == "all" else [part.strip() for part in wanted.split(",")]
+    chosen = list(ELEMENTS) if wanted == "all" else [part.strip() for part in wanted.split(",")]
     repeated = [name for name in chosen if chosen.count(name) > 1]
     if repeated:
         raise ValueError(f"{wanted!r}: {repeated[0]} stands there twice")
     return [element(name) for name in chosen]
 
 
-__all__ = ["ELEMENTS", "Element", "element", "elements", "names"]
+__all__ = ["ELEMENTS", "Element", "element", "elements"]

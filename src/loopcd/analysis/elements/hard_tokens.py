@@ -8,16 +8,16 @@ from collections import Counter
 import numpy as np
 
 from loopcd.analysis import statistics
-from loopcd.analysis.elements.columns import fraction, paper_heading, points, shown
-from loopcd.analysis.elements.element import Element
+from loopcd.analysis.elements.element import Element, fraction, paper_heading, phrase, points
 from loopcd.analysis.elements.uncertainty import graded
 from loopcd.analysis.intervals import estimate, estimates, rate, rate_difference, rate_ratio
 from loopcd.analysis.laboratory import Laboratory
-from loopcd.analysis.result import Band, Column, Finding, Panel, Result, Series, Table, together, verdict_of
+from loopcd.analysis.result import Band, Finding, Panel, Result, Series, above, together, verdict_of
 from loopcd.analysis.scaling import PAPER_LOOPS, PEAK, scaled
 from loopcd.analysis.traced import greedy_traces
 from loopcd.decoding.selective import kind_operator
 from loopcd.evaluation import paper
+from loopcd.evaluation.table import Column, Table
 
 TOP = 20
 PLURALS = {"number": "numbers", "operator": "operators", "punctuation": "punctuation", "word": "words"}
@@ -84,11 +84,11 @@ def _fig3(lab: Laboratory) -> Result:
     parts = ", ".join(f"{PLURALS[kind]} {100 * classes[kind] / max(1, total):.0f} %" for kind in CLASSES)
     marked, hard, easy_marked, easy = np.array(sums, dtype=float).T
     told = (
-        f"Of {total} hard tokens: {parts}. Numbers, operators and punctuation are {shown(rate(marked, hard))} of the hard and "
-        f"{shown(rate(easy_marked, easy))} of the easy tokens."
+        f"Of {total} hard tokens: {parts}. Numbers, operators and punctuation are {phrase(rate(marked, hard))} of the hard and "
+        f"{phrase(rate(easy_marked, easy))} of the easy tokens."
     )
     claim = "hard tokens are often numbers, operators, punctuation and words that start a step"
-    return Result(table, Finding(claim, more.above(0) if more else "is undecided", told), (panel,))
+    return Result(table, Finding(claim, above(more), told), (panel,))
 
 
 # -- Figure 4
@@ -128,11 +128,11 @@ def _fig4(lab: Laboratory) -> Result:
         "bars", "Hard tokens", "", "share of tokens", series, (Band(low / 100, high / 100, f"paper: roughly {theirs}", "y"),)
     )
     told = (
-        f"{shown(shares['wrong'], digits=2)} of the tokens of wrong answers and {shown(shares['right'], digits=2)} of those "
+        f"{phrase(shares['wrong'], digits=2)} of the tokens of wrong answers and {phrase(shares['right'], digits=2)} of those "
         f"of right ones are hard{f', a difference of {points(more)}' if more else ''}."
     )
     claim = "wrong answers hold a larger share of hard tokens"
-    return Result(table, Finding(claim, more.above(0) if more else "is undecided", told), (panel,))
+    return Result(table, Finding(claim, above(more), told), (panel,))
 
 
 # -- Table 6
@@ -163,12 +163,12 @@ def _table6(lab: Laboratory) -> Result:
     )
     more = rate_difference(hard_flips, hard, easy_flips, easy)
     told = (
-        f"The contrast flips {shown(rates['hard'], digits=2)} of the hard and {shown(rates['easy'], digits=2)} of the easy "
-        f"tokens{f', a ratio of {shown(times, 1, 1, str())}' if times else ''}."
+        f"The contrast flips {phrase(rates['hard'], digits=2)} of the hard and {phrase(rates['easy'], digits=2)} of the easy "
+        f"tokens{f', a ratio of {phrase(times, 1, 1, str())}' if times else ''}."
     )
     notes = (f"z_{lab.loops} − {lab.strength:g} · z_{lab.amateur} over the whole vocabulary, on greedy's answers.",)
     claim = "the contrast flips hard tokens many times as often as easy ones (10.7 times)"
-    return Result(table, Finding(claim, more.above(0) if more else "is undecided", told), notes=notes)
+    return Result(table, Finding(claim, above(more), told), notes=notes)
 
 
 # -- Figure 5
@@ -195,20 +195,13 @@ def _fig5(lab: Laboratory) -> Result:
         ),
         tuple((loop + 1, shares["hard"][loop], shares["all"][loop]) for loop in range(lab.loops)),
     )
-    series = []
-    for kind in ("hard", "all"):
-        known = [(float(loop), each) for loop, each in enumerate(shares[kind], start=1) if each is not None]
-        if known:
-            x, y = tuple(loop for loop, _ in known), tuple(each.value for _, each in known)
-            lows = tuple(each.value if each.low is None else each.low for _, each in known)
-            highs = tuple(each.value if each.high is None else each.high for _, each in known)
-            series.append(Series(f"{kind} tokens", kind, x, y, lows, highs))
+    series = [Series.by_loop(f"{kind} tokens", kind, found) for kind, found in shares.items()]
     first, last = (scaled(loop, lab.loops) for loop in PEAK)
     told_band = f"paper: hard tokens peak at {PEAK[0]}–{PEAK[1]} of {PAPER_LOOPS}" + (
         "" if lab.loops == PAPER_LOOPS else f", here {first}–{last} of {lab.loops}"
     )
     bands = (Band(first - 0.5, last + 0.5, told_band),)
-    panel = Panel("groups", "Loop of the peak margin", "loop", "share of tokens", tuple(series), bands)
+    panel = Panel("groups", "Loop of the peak margin", "loop", "share of tokens", tuple(filter(None, series)), bands)
     columns = list(np.array(means, dtype=float).T)
     later = estimate(columns, lambda s: s[..., 2] / s[..., 3] - s[..., 0] / s[..., 1])
     claim = f"hard tokens peak early, around the amateur's loop (loops {PEAK[0]} to {PEAK[1]} of {PAPER_LOOPS}), others later"
@@ -218,7 +211,7 @@ def _fig5(lab: Laboratory) -> Result:
     mode, within = int(np.argmax(hard_shares)) + 1, sum(hard_shares[first - 1 : last])
     told = (
         f"Hard tokens peak most often at loop {mode} of {lab.loops} (the amateur is {lab.amateur}), {100 * within:.0f} % of "
-        f"them at loops {first} to {last}; all tokens peak {shown(later, 1, 2, ' loops')} later on average."
+        f"them at loops {first} to {last}; all tokens peak {phrase(later, 1, 2, ' loops')} later on average."
     )
     verdict = together([verdict_of(first <= mode <= last), later.above(0)])
     return Result(table, Finding(claim, verdict, told), (panel,))

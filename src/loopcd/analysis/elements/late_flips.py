@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from loopcd.analysis import statistics
-from loopcd.analysis.elements.columns import fraction, points, shown
-from loopcd.analysis.elements.element import Element
+from loopcd.analysis.elements.element import Element, fraction, phrase, points
 from loopcd.analysis.elements.uncertainty import graded
 from loopcd.analysis.intervals import rate, rate_difference
+from loopcd.analysis.interventions import Reversion, graded_in_rounds, resumed_texts, reversions
 from loopcd.analysis.laboratory import Laboratory
-from loopcd.analysis.result import Cell, Column, Finding, Result, Table, Verdict, together
-from loopcd.analysis.reversion import Reversion, graded_in_rounds, resumed_texts, reversions
+from loopcd.analysis.result import Finding, Result, above, together
 from loopcd.evaluation import paper
+from loopcd.evaluation.table import Cell, Column, Table, Verdict
 
 KINDS = {"early overconfidence": statistics.early_overconfident, "Late-Flip": statistics.late_flips}
 
@@ -34,11 +34,11 @@ def _table7(lab: Laboratory) -> Result:
         rates = [rate(found * mask, tokens * mask) for mask in (right, ~right)]
         difference = rate_difference(found * ~right, tokens * ~right, found * right, tokens * right)
         rows.append((kind, *rates, difference, *(fraction(theirs) for theirs in paper.FREQUENCIES[kind])))
-        wrong, fine = shown(rates[1], digits=2), shown(rates[0], digits=2)
+        wrong, fine = phrase(rates[1], digits=2), phrase(rates[0], digits=2)
         parts.append(f"{kind} is found at {wrong} of the tokens of wrong and {fine} of right answers")
-        more.append(difference.above(0) if difference else "is undecided")
+        more.append(above(difference))
     rarer = rate_difference(np.array(counts["early overconfidence"]), tokens, np.array(counts["Late-Flip"]), tokens)
-    more.append(rarer.above(0) if rarer else "is undecided")
+    more.append(above(rarer))
     columns = (
         Column("type", "type"),
         Column("right", "right answers", "percent"),
@@ -53,12 +53,9 @@ def _table7(lab: Laboratory) -> Result:
         "Early overconfidence: hard, and no Late-Flip.",
     )
     claim = "both are more frequent in wrong answers, and Late-Flips are the rarer of the two"
-    return Result(Table(columns, tuple(rows)), Finding(claim, together(more), _sentence(parts)), notes=notes)
-
-
-def _sentence(parts: list[str]) -> str:
     told = "; ".join(parts)
-    return f"{told[0].upper()}{told[1:]}."
+    finding = Finding(claim, together(more), f"{told[0].upper()}{told[1:]}.")
+    return Result(Table(columns, tuple(rows)), finding, notes=notes)
 
 
 def _table8(lab: Laboratory) -> Result:
@@ -96,9 +93,11 @@ def _table8(lab: Laboratory) -> Result:
         f"first choice of loops {lab.loops // 2 + 1} to {lab.loops}, greedy decoding goes on. Intervals resample answers.",
     )
     claim = "taking late revisions back breaks right answers more often than it repairs wrong ones"
-    told = f"Reverting a Late-Flip repairs {shown(repaired)} of the wrong answers and breaks {shown(broken)} of the right ones"
+    told = (
+        f"Reverting a Late-Flip repairs {phrase(repaired)} of the wrong answers and breaks {phrase(broken)} of the right ones"
+    )
     told += f": {points(more, 1)} apart." if more else "; there are too few of them to compare."
-    return Result(table, Finding(claim, more.above(0) if more else "is undecided", told), notes=notes)
+    return Result(table, Finding(claim, above(more), told), notes=notes)
 
 
 def _counts(tried: np.ndarray) -> tuple[int, int]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from random import Random
 
 from loopcd.analysis import statistics
-from loopcd.analysis.elements.columns import fraction, points, shown
-from loopcd.analysis.elements.element import Element
+from loopcd.analysis.elements.element import Element, fraction, phrase, points
 from loopcd.analysis.elements.uncertainty import graded
+from loopcd.analysis.interventions import BEST, MOST, Source, answer_text, replaced_answers
 from loopcd.analysis.laboratory import Laboratory
-from loopcd.analysis.replacement import BEST, MOST, Source, answer_text, replaced_answers
-from loopcd.analysis.result import Cell, Column, Estimate, Finding, Result, Table
+from loopcd.analysis.result import Finding, Result
 from loopcd.evaluation import paper
 from loopcd.evaluation.statistics import compare, wilson
+from loopcd.evaluation.table import Cell, Column, Estimate, Table
 
 SEED = 0
 CLAIM = "replacing hard tokens breaks more right answers than replacing easy ones"
@@ -72,8 +72,8 @@ def _sensitive(broken: dict[str, list[bool]]) -> Finding:
     rates = {kind: Estimate.of(wilson(sum(wrong), len(wrong))) for kind, wrong in broken.items()}
     more = Estimate.difference(compare([broken["easy"]], [broken["hard"]]))
     told = (
-        f"Replacing hard tokens breaks {shown(rates['hard'])} of the right answers, replacing as many easy ones "
-        f"{shown(rates['easy'])}: a difference of {points(more, 1)}."
+        f"Replacing hard tokens breaks {phrase(rates['hard'])} of the right answers, replacing as many easy ones "
+        f"{phrase(rates['easy'])}: a difference of {points(more, 1)}."
     )
     return Finding(CLAIM, more.above(0), told)
 

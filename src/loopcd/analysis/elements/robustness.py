@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loopcd.analysis.elements.columns import accuracy, fraction, points, versus
-from loopcd.analysis.elements.element import Element
+from loopcd.analysis.elements.element import Element, accuracy, fraction, points, versus
 from loopcd.analysis.laboratory import GREEDY, Laboratory, Wanted
-from loopcd.analysis.result import Cell, Column, Estimate, Finding, Result, Table, Verdict
+from loopcd.analysis.result import Finding, Result
 from loopcd.evaluation import paper
 from loopcd.evaluation.statistics import compare, over_seeds
+from loopcd.evaluation.table import Cell, Column, Estimate, Table, Verdict
 
 SEEDS = (0, 1, 2, 3)
 HEAT = 0.7  # of sampling, for models whose seeds would draw nothing otherwise
@@ -75,17 +75,13 @@ def _listed(names: Sequence[str]) -> str:
 # -- Table 10
 
 
-def seeded(lab: Laboratory) -> Wanted:
+def seeded_answers(lab: Laboratory) -> Wanted:
     heat = 0.0 if lab.engine.model.has_initial_state else HEAT
     return Wanted((GREEDY, lab.loopcd()), seeds=SEEDS, temperature=heat)
 
 
-def _wanted_table10(lab: Laboratory) -> Sequence[Wanted]:
-    return (seeded(lab),)
-
-
 def _table10(lab: Laboratory) -> Result:
-    wanted = seeded(lab)
+    wanted = seeded_answers(lab)
     made = lab.answers(*wanted.methods, seeds=SEEDS, temperature=wanted.temperature)
     by_method = {"greedy": made[: len(SEEDS)], "loopcd": made[len(SEEDS) :]}
     columns = [Column("method", "method")]
@@ -121,4 +117,4 @@ def _interval(mean: float, half: float) -> Estimate:
 
 
 TABLE9 = Element("table9", "Table 9: one setting for all benchmarks", _table9, _wanted_table9)
-TABLE10 = Element("table10", "Table 10: four seeds", _table10, _wanted_table10)
+TABLE10 = Element("table10", "Table 10: four seeds", _table10, lambda lab: (seeded_answers(lab),))

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from loopcd.analysis import statistics
-from loopcd.analysis.elements.columns import accuracy, fraction, paper_heading, paper_percent, points, versus
-from loopcd.analysis.elements.element import Element
+from loopcd.analysis.elements.element import Element, accuracy, fraction, paper_heading, points, versus
 from loopcd.analysis.intervals import rate
 from loopcd.analysis.laboratory import GREEDY, Answers, Laboratory, Wanted
-from loopcd.analysis.result import Cell, Column, Estimate, Finding, Result, Table, Verdict, verdict_of
+from loopcd.analysis.result import Finding, Result, verdict_of
 from loopcd.analysis.scaling import GOOD_DEPTH, PAPER_LOOPS, amateur_sweep, sweep_note
 from loopcd.analysis.traced import greedy_traces
 from loopcd.evaluation import paper
-from loopcd.evaluation.specs import MethodSpec
+from loopcd.evaluation.plan import MethodSpec
+from loopcd.evaluation.table import Cell, Column, Estimate, Table, Verdict
 
 # -- Table 4
 
 
 def sweep_methods(lab: Laboratory) -> dict[int, MethodSpec]:
     return {loop: lab.loopcd(loop) for loop in amateur_sweep(lab.loops)}
-
-
-def _wanted_table4(lab: Laboratory) -> Sequence[Wanted]:
-    return (Wanted((GREEDY, *sweep_methods(lab).values())),)
 
 
 def _table4(lab: Laboratory) -> Result:
@@ -87,10 +81,6 @@ def selective_methods(lab: Laboratory) -> dict[str, MethodSpec]:
     return {"greedy": GREEDY, "all": lab.loopcd(), **{place: lab.loopcd(where=place) for place in PLACES}}
 
 
-def _wanted_table5(lab: Laboratory) -> Sequence[Wanted]:
-    return (Wanted(tuple(selective_methods(lab).values())),)
-
-
 def _table5(lab: Laboratory) -> Result:
     methods = selective_methods(lab)
     made = dict(zip(methods, lab.answers(*methods.values()), strict=True))
@@ -101,7 +91,7 @@ def _table5(lab: Laboratory) -> Result:
         Column("difference", "Δ to greedy", "points"),
         Column("positions", "such positions", "percent"),
         Column("touched", "positions where it intervened", "percent"),
-        paper_percent("gsm8k", "paper_accuracy", what="flex"),
+        Column("paper_accuracy", paper_heading("huginn", "gsm8k", "flex"), "percent"),
         Column("paper_positions", f"{paper_heading('huginn', 'gsm8k')}, positions", "percent"),
     )
     names = {"greedy": "nowhere (greedy)", "all": "all positions"}
@@ -149,5 +139,9 @@ def _concentrated(lab: Laboratory, made: dict[str, Answers], shares: dict[str, E
     return Finding("the gain comes mostly from the few hard positions", between.above(0), told)
 
 
-TABLE4 = Element("table4", "Table 4: the amateur's loop", _table4, _wanted_table4)
-TABLE5 = Element("table5", "Table 5: selective contrast", _table5, _wanted_table5)
+TABLE4 = Element(
+    "table4", "Table 4: the amateur's loop", _table4, lambda lab: (Wanted((GREEDY, *sweep_methods(lab).values())),)
+)
+TABLE5 = Element(
+    "table5", "Table 5: selective contrast", _table5, lambda lab: (Wanted(tuple(selective_methods(lab).values())),)
+)

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from loopcd.analysis import statistics
-from loopcd.analysis.elements.columns import shown
-from loopcd.analysis.elements.element import Element
+from loopcd.analysis.elements.element import Element, phrase
 from loopcd.analysis.intervals import estimate, estimates, mean
 from loopcd.analysis.laboratory import GREEDY, Laboratory
-from loopcd.analysis.result import Column, Estimate, Finding, Panel, Result, Series, Table, Verdict, together, verdict_of
+from loopcd.analysis.result import Finding, Panel, Result, Series, above, together, verdict_of
 from loopcd.analysis.traced import greedy_traces
+from loopcd.evaluation.table import Column, Estimate, Table, Verdict
 from loopcd.tracing import LoopTrace
 
 BINS = 24
@@ -47,13 +47,13 @@ def _fig2a(lab: Laboratory) -> Result:
             ("wrong − right", None, higher, None),
         ),
     )
-    above = _chance_higher(entropies[~right], entropies[right])
+    likelier = _chance_higher(entropies[~right], entropies[right])
     told = (
-        f"The mean trace entropy is {shown(means['wrong'], 1, 3, ' nats')} for wrong and "
-        f"{shown(means['right'], 1, 3, ' nats')} for right answers; a wrong answer's is the higher one in "
-        f"{_percent(above)} of the pairs."
+        f"The mean trace entropy is {phrase(means['wrong'], 1, 3, ' nats')} for wrong and "
+        f"{phrase(means['right'], 1, 3, ' nats')} for right answers; a wrong answer's is the higher one in "
+        f"{'no' if likelier is None else f'{100 * likelier:.0f} %'} of the pairs."
     )
-    finding = Finding("wrong answers have a higher trace entropy", higher.above(0) if higher else "is undecided", told)
+    finding = Finding("wrong answers have a higher trace entropy", above(higher), told)
     panel = Panel("steps", "Trace entropy", "trace entropy (nats)", "share of the answers", _histograms(entropies, right))
     note = "The paper's figure is a histogram on GSM8K; its text gives no numbers. The last bin holds all that is larger."
     return Result(table, finding, (panel,), notes=(note,))
@@ -81,10 +81,6 @@ def _chance_higher(ones: np.ndarray, others: np.ndarray) -> float | None:
     ordered = np.sort(others)
     below, upto = np.searchsorted(ordered, ones, "left"), np.searchsorted(ordered, ones, "right")
     return float((below + upto).sum() / 2 / len(ones) / len(others))
-
-
-def _percent(value: float | None) -> str:
-    return "no" if value is None else f"{100 * value:.0f} %"
 
 
 # -- (b, c)
@@ -137,21 +133,8 @@ def _sums(lab: Laboratory) -> np.ndarray:
 
 
 def _panel(title: str, label: str, curves: dict[tuple[str, str], list[Estimate | None]]) -> Panel:
-    series = []
-    for (_, kind), found in curves.items():
-        known = [(loop + 1, each) for loop, each in enumerate(found) if each is not None]
-        if known:
-            series.append(
-                Series(
-                    f"{kind} tokens",
-                    kind,
-                    tuple(float(loop) for loop, _ in known),
-                    tuple(each.value for _, each in known),
-                    tuple(each.value if each.low is None else each.low for _, each in known),
-                    tuple(each.value if each.high is None else each.high for _, each in known),
-                )
-            )
-    return Panel("lines", title, "loop", label, tuple(series))
+    series = (Series.by_loop(f"{kind} tokens", kind, found) for (_, kind), found in curves.items())
+    return Panel("lines", title, "loop", label, tuple(filter(None, series)))
 
 
 def _dynamics(lab: Laboratory, curves: dict[tuple[str, str], list[Estimate | None]], sums: np.ndarray) -> Finding:
@@ -166,9 +149,9 @@ def _dynamics(lab: Laboratory, curves: dict[tuple[str, str], list[Estimate | Non
         f"The mean margin of hard tokens peaks at loop {peaks['hard']} of {lab.loops} with {max(margins['hard']):.1f} and "
         f"ends at {margins['hard'][-1]:.1f}, that of easy tokens peaks at loop {peaks['easy']} with "
         f"{max(margins['easy']):.1f} and ends at {margins['easy'][-1]:.1f}; after the last loop the entropy of hard tokens "
-        f"minus that of easy ones is {shown(more, 1, 2, ' nats')}."
+        f"minus that of easy ones is {phrase(more, 1, 2, ' nats')}."
     )
-    higher: Verdict = more.above(0) if more else "is undecided"
+    higher: Verdict = above(more)
     return Finding(claim, together([verdict_of(peaks["hard"] < lab.loops), verdict_of(rises), higher]), told)
 
 

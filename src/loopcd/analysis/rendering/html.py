@@ -10,10 +10,9 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from loopcd.analysis.rendering.cells import heading, shown
-from loopcd.analysis.rendering.page import Page
-from loopcd.analysis.result import Table, Verdict
-from loopcd.evaluation.examples import Example, Piece
+from loopcd.analysis.result import Page
+from loopcd.evaluation.partings import Parting, Piece
+from loopcd.evaluation.table import Table, Verdict
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 MARKS: dict[Verdict, str] = {"holds": "✓", "holds in part": "◐", "does not hold": "✗", "is undecided": "?"}
@@ -91,18 +90,9 @@ def _section(page: Page, picture: bytes | None) -> str:
 
 
 def _table(table: Table) -> str:
-    classes = [_classes(column.unit != "text", column.heading.startswith("paper")) for column in table.columns]
-    head = "".join(
-        f"<th{kind}>{escape(heading(column.heading, column.unit))}</th>"
-        for column, kind in zip(table.columns, classes, strict=True)
-    )
-    rows = [
-        "".join(
-            f"<td{kind}>{escape(shown(cell, column.unit))}</td>"
-            for cell, column, kind in zip(row, table.columns, classes, strict=True)
-        )
-        for row in table.rows
-    ]
+    classes = [_classes(not column.words, column.heading.startswith("paper")) for column in table.columns]
+    head = "".join(f"<th{kind}>{escape(each.titled)}</th>" for each, kind in zip(table.columns, classes, strict=True))
+    rows = ["".join(f"<td{kind}>{escape(text)}</td>" for text, kind in zip(row, classes, strict=True)) for row in table.texts()]
     body = "\n".join(f"<tr>{row}</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
 
@@ -112,15 +102,11 @@ def _classes(figure: bool, theirs: bool) -> str:
     return f' class="{" ".join(named)}"' if named else ""
 
 
-def _example(example: Example) -> str:
+def _example(example: Parting) -> str:
     title = f"{example.item.id}, right answer {example.item.gold}"
-    sides = (
-        ("greedy", example.greedy_right, example.greedy, "del"),
-        (example.method, example.other_right, example.other, "ins"),
-    )
     columns = "".join(
-        f"<div><b>{escape(name)} ({'right' if right else 'wrong'})</b><pre>{_marked(pieces, tag)}</pre></div>"
-        for name, right, pieces, tag in sides
+        f"<div><b>{escape(side.title)}</b><pre>{_marked(side.pieces, tag)}</pre></div>"
+        for side, tag in zip(example.sides, ("del", "ins"), strict=True)
     )
     return f'<h3>{escape(title)}</h3>\n<pre>{escape(example.question)}</pre>\n<div class="sides">{columns}</div>'
 

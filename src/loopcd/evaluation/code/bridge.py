@@ -61,7 +61,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ProgramVerdict:
     """EvalPlus's words for the tests of the original benchmark and for its own: "pass", "fail", "timeout", or what happened.
 
     "cheated": it tried to be taken for right without a right result.
@@ -87,21 +87,21 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Report:
+class Grading:
     """The verdicts in the order of the programs, and what they were reached with."""
 
     level: str  # of the isolation
     isolation: str  # the same at length
     versions: str  # of EvalPlus and of the Python that ran it
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[ProgramVerdict, ...]
 
 
-def check(dataset: Dataset, settings: CodeSettings) -> Report:
+def check(dataset: Dataset, settings: CodeSettings) -> Grading:
     """Whether programs could be run: EvalPlus is there, and an isolation that is enough. Runs no program."""
     shared = _Shared(lambda done, total: None, 0)
     with _folder() as folder, _Problems([]) as data:
         _run_shard(_Shard(dataset, data, folder, 0, settings), (), (), shared)
-    return Report(shared.level, shared.isolation, shared.versions, ())
+    return shared.grading()
 
 
 def download(dataset: Dataset, settings: CodeSettings) -> Path:
@@ -133,7 +133,7 @@ def grade(
     settings: CodeSettings,
     *,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Report:
+) -> Grading:
     """Run every program on its problem's tests. `problems` are records of EvalPlus's file, at least those that are needed."""
     workers = settings.at_a_time
     unknown = {program.task_id for program in programs} - {problem.get("task_id") for problem in problems}
@@ -152,8 +152,7 @@ def grade(
         except BaseException:  # the pool waits for its threads: what they wait for must end
             shared.stop()
             raise
-    verdicts = tuple(shared.verdicts[index] for index in range(len(programs)))
-    return Report(shared.level, shared.isolation, shared.versions, verdicts)
+    return shared.grading()
 
 
 @contextmanager
@@ -177,7 +176,7 @@ class _Shared:
     level: str = ""
     isolation: str = ""
     versions: str = ""
-    verdicts: dict[int, Verdict] = field(default_factory=dict)
+    verdicts: dict[int, ProgramVerdict] = field(default_factory=dict)
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
     stopped: bool = False
 
@@ -185,6 +184,10 @@ class _Shared:
         self.stopped = True
         for process in self.processes:
             process.kill()
+
+    def grading(self) -> Grading:
+        verdicts = tuple(self.verdicts[index] for index in range(self.total))
+        return Grading(self.level, self.isolation, self.versions, verdicts)
 
     def take(self, line: str, weak: bool) -> None:
         said = json.loads(line)
@@ -196,7 +199,7 @@ class _Shared:
             if not self.isolation:
                 self.level, self.isolation, self.versions = said["level"], said["isolation"], said["versions"]
             return
-        self.verdicts[said["index"]] = Verdict(said["base"], said["plus"], said["seconds"])
+        self.verdicts[said["index"]] = ProgramVerdict(said["base"], said["plus"], said["seconds"])
         self.progress(len(self.verdicts), self.total)
 
 

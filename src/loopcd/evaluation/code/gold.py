@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from loopcd.evaluation.code.bridge import Program, Report, cache_folder
+from loopcd.evaluation.code.bridge import Grading, Program, cache_folder
 from loopcd.evaluation.task import Ceiling
 
-Run = Callable[[Sequence[dict[str, Any]], Sequence[Program]], Report]
+RunPrograms = Callable[[Sequence[dict[str, Any]], Sequence[Program]], Grading]
 
 
-def ceiling(dataset: str, problems: Sequence[dict[str, Any]], data_hash: str, versions: str, run: Run) -> Ceiling:
+def ceiling(dataset: str, problems: Sequence[dict[str, Any]], data_hash: str, versions: str, run: RunPrograms) -> Ceiling:
     """Of these problems; those that were not tried on this machine before are tried now."""
     path = cache_folder() / "gold" / f"{dataset}-{data_hash[:12]}-{versions.replace(' ', '-')}-each.json"
     known = _read(path)

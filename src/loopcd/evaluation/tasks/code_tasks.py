@@ -7,6 +7,8 @@ program is EvalPlus's `sanitize` of what the model wrote; if nothing is left of 
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,12 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from loopcd.decoding.texts import trim
-from loopcd.evaluation.chat import Chat
-from loopcd.evaluation.code.bridge import NEEDS_CONSENT, CodeSettings, Dataset, Program, Report, check, download, grade
+from loopcd.evaluation.code.bridge import NEEDS_CONSENT, CodeSettings, Dataset, Grading, Program, check, download, grade
 from loopcd.evaluation.code.gold import ceiling
-from loopcd.evaluation.data import DataFile, halves, read_lines, subset
-from loopcd.evaluation.task import Ceiling, Grades, Item, TaskOptions
-from loopcd.evaluation.tasks.code_prompts import chat_prompts
+from loopcd.evaluation.data import DataFile, read_lines
+from loopcd.evaluation.task import Ceiling, Chat, Grades, Item, TaskOptions, limited, tuning_half
 
 FILES: dict[Dataset, str] = {"humaneval": "HumanEvalPlus-v0.1.10.jsonl.gz", "mbpp": "MbppPlus-v0.2.0.jsonl.gz"}
 MAX_NEW_TOKENS: dict[Dataset, int] = {"humaneval": 512, "mbpp": 1024}
@@ -40,7 +40,7 @@ class CodeTask:
     file: DataFile
     split: str
     prompt: str  # "chat" or "plain"
-    found: Report | None  # what programs are run with; None: the items alone were asked for
+    found: Grading | None  # what programs are run with; None: the items alone were asked for
     settings: CodeSettings = field(repr=False)
     metrics: tuple[str, ...] = ("base", "plus")
 
@@ -59,11 +59,11 @@ class CodeTask:
         versions = self._allowed().versions
         return ceiling(self.name, [item.document for item in self.items], self.file.sha256, versions, self._run)
 
-    def _run(self, problems: Sequence[dict[str, Any]], programs: Sequence[Program]) -> Report:
+    def _run(self, problems: Sequence[dict[str, Any]], programs: Sequence[Program]) -> Grading:
         self._allowed()
         return grade(self.name, problems, programs, self.settings, progress=show_progress)
 
-    def _allowed(self) -> Report:
+    def _allowed(self) -> Grading:
         if self.found is None:
             raise ValueError(f"{self.name}: {NEEDS_CONSENT}")
         return self.found
@@ -93,19 +93,16 @@ def make(name: Dataset, options: TaskOptions) -> CodeTask:
     found = None
     if options.graded:
         found = check(name, settings)  # now, not after hours of generating
-        say(f"isolation in force: {found.isolation}; {settings.limits.describe()}")
+        sys.stderr.write(f"isolation in force: {found.isolation}; {settings.limits.describe()}\n")
     problems, file = _problems(name, options.data, settings)
-    made, split = _items(problems, options.chat, settings), "test"
-    if options.split != "test":
-        tuning, report = halves(made, [item.id for item in made])
-        made, split = (tuning, "a seeded half") if options.split == "tuning" else (report, "the other half")
+    kept, part = tuning_half(_items(problems, options.chat, settings), options)
     return CodeTask(
         name,
-        subset(made, options.limit, [item.id for item in made]),
+        limited(kept, options),
         options.max_new_tokens or MAX_NEW_TOKENS[name],
         PLAIN_STOP if options.chat is None else CHAT_STOP,
         file,
-        split,
+        part or "test",
         "plain" if options.chat is None else "chat",
         found,
         settings,
@@ -123,19 +120,79 @@ def _items(problems: Sequence[dict[str, Any]], chat: Chat | None, settings: Code
     prompts = [problem["prompt"] for problem in problems]
     if chat is not None:
         prompts = chat_prompts(prompts, chat, settings)
-    return [_item(problem, prompt) for problem, prompt in zip(problems, prompts, strict=True)]
-
-
-def _item(problem: dict[str, Any], prompt: str) -> Item:
-    gold = f"whatever passes the tests of {problem['entry_point']}"
-    return Item(problem["task_id"], prompt, gold, problem, solution=problem["canonical_solution"])
-
-
-def say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    return [
+        Item(
+            problem["task_id"],
+            prompt,
+            f"whatever passes the tests of {problem['entry_point']}",
+            problem,
+            solution=problem["canonical_solution"],
+        )
+        for problem, prompt in zip(problems, prompts, strict=True)
+    ]
 
 
 def show_progress(done: int, total: int) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\rrunning programs {done}/{total}" + ("\n" if done == total else ""))
         sys.stderr.flush()
+
+
+# -- EvalPlus's chat prompts: its own function words the messages, in the interpreter that has it; our tokenizer renders them
+
+# the two sentences that EvalPlus's command line puts before the problem and before the answer
+INSTRUCTION = "Please provide a self-contained Python script that solves the following problem in a markdown code block:"
+RESPONSE = "Below is a Python script with a self-contained function that solves the problem and passes corresponding tests:"
+
+# Standard input: JSON of the problems and the two sentences. Standard output: the messages of each, and the mark at which the
+# rendered text is cut. The stand-in for a tokenizer keeps the messages instead of rendering them.
+_ASK = """
+import json, sys
+from evalplus.provider.utility import _MAGIC_SPLITTER_, make_raw_chat_prompt
+
+class Recorder:
+    chat_template = "any"
+    def apply_chat_template(self, messages, **options):
+        self.messages = messages
+        return ""
+
+asked, recorder, found = json.load(sys.stdin), Recorder(), []
+for problem in asked["problems"]:
+    make_raw_chat_prompt(problem, asked["instruction"], asked["response"], recorder)
+    found.append(recorder.messages)
+json.dump({"messages": found, "mark": _MAGIC_SPLITTER_}, sys.stdout)
+"""
+
+
+def chat_prompts(problems: Sequence[str], chat: Chat, settings: CodeSettings) -> list[str]:
+    """The prompt of each problem, which ends where the program is to begin."""
+    worded = _worded(problems, settings)
+    return [_rendered(chat, messages, worded["mark"]) for messages in worded["messages"]]
+
+
+def _rendered(chat: Chat, messages: list[dict[str, str]], mark: str) -> str:
+    before, found, _ = chat.render(messages).partition(mark)
+    if not found:
+        raise ValueError(
+            f"the chat template of {chat.model} leaves out how the answer begins, so that EvalPlus's prompt cannot be made "
+            "with it: say --no-chat for the plain prompt"
+        )
+    return before
+
+
+def _worded(problems: Sequence[str], settings: CodeSettings) -> dict[str, Any]:
+    asked = json.dumps({"problems": list(problems), "instruction": INSTRUCTION, "response": RESPONSE})
+    command = [settings.interpreter, "-c", _ASK]
+    try:
+        run = subprocess.run(command, input=asked, capture_output=True, text=True, encoding="utf-8", check=False)
+    except OSError as error:
+        raise ValueError(
+            f"{settings.interpreter} cannot be run ({error}): --evalplus-python names an interpreter with EvalPlus"
+        ) from error
+    if run.returncode != 0:
+        last = run.stderr.strip().splitlines()[-1] if run.stderr.strip() else "it said nothing"
+        raise ValueError(
+            f"EvalPlus, run by {settings.interpreter}, could not word the chat prompts ({last}): pip install 'loopcd[code]', "
+            "name an interpreter that has it by --evalplus-python, or say --no-chat for the plain prompt"
+        )
+    return json.loads(run.stdout)

@@ -1,20 +1,16 @@
 """GSM8K as the paper's authors ran it: 1,319 test problems, the first three chain-of-thought examples that lm-eval ships.
 
-Strict takes the N of the first "The answer is N.", flex the last number. (lm-eval's own task, with its `####` and random
-shots, is `gsm8k-lm-eval`.)
+Strict takes the N of the first "The answer is N.", flex the last number. lm-eval's own task, with its `####` and random
+shots, is `gsm8k-lm-eval`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
-from loopcd.decoding.texts import trim
-from loopcd.evaluation.data import DataFile, from_hub, read_lines, shuffled_rank, subset
+from loopcd.evaluation.data import DataFile, from_hub, read_lines, shuffled_rank
 from loopcd.evaluation.graders import THE_ANSWER_IS, flex_match, strict_match
-from loopcd.evaluation.harness import Records, shipped_examples
-from loopcd.evaluation.task import Grades, Item, TaskOptions
+from loopcd.evaluation.task import Grades, Item, TaskOptions, limited
+from loopcd.evaluation.tasks.harness import HarnessTask, Records, load_definition, prompts_of, shipped_examples
+from loopcd.evaluation.tasks.questions import ReadTask
 
 SHOTS = 3
 TUNING = 500  # problems of the training split that settings are chosen on
@@ -22,41 +18,11 @@ FILES = {"train": "gsm8k_train.jsonl.gz", "test": "gsm8k_test.jsonl"}
 TEMPLATE = "Q: {question}\nA: {target}"
 
 
-@dataclass(frozen=True)
-class GSM8K:
-    name: str
-    items: Sequence[Item]
-    max_new_tokens: int
-    file: DataFile
-    split: str
-    metrics: tuple[str, ...] = ("strict", "flex")
-    stop: tuple[str, ...] = ("\n\n", "Q:", "</s>")
-    protocol: str = "paper"
-
-    def grade(self, items: Sequence[Item], texts: Sequence[str]) -> list[Grades]:
-        return [self._grades(trim(text, self.stop)[0], item.gold) for item, text in zip(items, texts, strict=True)]
-
-    def _grades(self, text: str, gold: str) -> Grades:
-        return {"strict": strict_match(text, gold, THE_ANSWER_IS), "flex": flex_match(text, gold)}
-
-    def ceiling(self) -> None:
-        return None
-
-    def question(self, prompt: str) -> str:
-        return prompt.rpartition("Q:")[2].removesuffix("\nA:").strip()
-
-    def describe(self) -> dict[str, Any]:
-        return {
-            "grader": 'the first "The answer is N." (strict), the last number (flex)',
-            "data": [self.file.describe()],
-            "split": self.split,
-            "shots": SHOTS,
-            "examples": "the first of lm-eval's gsm8k_cot",
-            "template": TEMPLATE,
-        }
+def _read(text: str, gold: str) -> Grades:
+    return {"strict": strict_match(text, gold, THE_ANSWER_IS), "flex": flex_match(text, gold)}
 
 
-def make(name: str, options: TaskOptions) -> GSM8K:
+def make(name: str, options: TaskOptions) -> ReadTask:
     tuning = options.split == "tuning"
     records, file = read_split(options, "train" if tuning else "test")
     chosen = tuning_split(records)[1] if tuning else records
@@ -70,8 +36,22 @@ def make(name: str, options: TaskOptions) -> GSM8K:
         )
         for number, record in enumerate(chosen)
     ]
-    split = f"{len(chosen)} problems of train" if tuning else "test"
-    return GSM8K(name, subset(made, options.limit, [item.id for item in made]), options.max_new_tokens or 256, file, split)
+    return ReadTask(
+        name=name,
+        items=limited(made, options),
+        max_new_tokens=options.max_new_tokens or 256,
+        files=(file,),
+        split=f"{len(chosen)} problems of train" if tuning else "test",
+        shots=SHOTS,
+        metrics=("strict", "flex"),
+        stop=("\n\n", "Q:", "</s>"),
+        marks=("Q:", "\nA:"),
+        protocol="paper",
+        read=_read,
+        grader='the first "The answer is N." (strict), the last number (flex)',
+        template=TEMPLATE,
+        more={"examples": "the first of lm-eval's gsm8k_cot"},
+    )
 
 
 def read_split(options: TaskOptions, split: str) -> tuple[Records, DataFile]:
@@ -87,3 +67,33 @@ def tuning_split(train: Records) -> tuple[Records, Records]:
     chosen = set(order[: min(TUNING, len(train) // 2)])
     tuning = [record for number, record in enumerate(train) if number in chosen]
     return [record for number, record in enumerate(train) if number not in chosen], tuning
+
+
+READINGS = {"strict": ("strict-match", "exact_match"), "flex": ("flexible-extract", "exact_match")}
+
+
+def make_lm_evals(name: str, options: TaskOptions) -> HarnessTask:
+    """lm-eval's own task, with three shots: answers end in `#### N`."""
+    (train, train_file), (test, test_file) = read_split(options, "train"), read_split(options, "test")
+    tuning = options.split == "tuning"
+    if tuning:  # shots come from the rest of the training split
+        train, test = tuning_split(train)
+    definition = load_definition("gsm8k/gsm8k.yaml", SHOTS, {"train": train, "test": test})
+    made = [
+        Item(f"{name}/{'tuning' if tuning else 'test'}/{number}", prompt, document["answer"].rpartition("#### ")[2], document)
+        for number, (document, prompt) in enumerate(prompts_of(definition, SHOTS))
+    ]
+    return HarnessTask(
+        name=name,
+        items=limited(made, options),
+        max_new_tokens=options.max_new_tokens or 256,
+        files=(test_file, train_file),
+        split=f"{TUNING} problems of train, shots from the others" if tuning else "test, shots from train",
+        shots=SHOTS,
+        metrics=tuple(READINGS),
+        stop=tuple(definition.config.generation_kwargs["until"]),
+        marks=("Question:", "Answer:"),
+        protocol="lm-eval",
+        readings=READINGS,
+        definition=definition,
+    )

@@ -5,9 +5,9 @@ The prompt is lm-eval's but for one character: a newline, not a space, stands be
 
 from __future__ import annotations
 
-from loopcd.evaluation.data import from_hub, halves, read_lines, subset
-from loopcd.evaluation.harness import HarnessTask, documents_of, load_definition, shipped_examples
-from loopcd.evaluation.task import Item, TaskOptions
+from loopcd.evaluation.data import from_hub, read_lines
+from loopcd.evaluation.task import Item, TaskOptions, limited, tuning_half
+from loopcd.evaluation.tasks.harness import HarnessTask, documents_of, load_definition, shipped_examples
 
 SHOTS = 4
 YAML = "minerva_math/minerva_math500.yaml"
@@ -27,22 +27,19 @@ def make(name: str, options: TaskOptions) -> HarnessTask:
         Item(f"{name}/{number}", f"{shots}Problem:\n{document['problem']}\n\nSolution:", document["answer"], document)
         for number, document in enumerate(documents_of(definition))
     ]
-    split = "test"
-    if options.split != "test":
-        tuning, report = halves(made, [item.id for item in made])
-        made, split = (tuning, "a seeded half of test") if options.split == "tuning" else (report, "the other half of test")
+    kept, part = tuning_half(made, options)
     return HarnessTask(
-        name,
+        name=name,
+        items=limited(kept, options),
+        max_new_tokens=options.max_new_tokens or 512,
+        files=(file,),
+        split=f"{part} of test" if part else "test",
+        shots=SHOTS,
         metrics=tuple(READINGS),
         stop=("Problem:",),
-        max_new_tokens=options.max_new_tokens or 512,
-        items=subset(made, options.limit, [item.id for item in made]),
-        readings=READINGS,
         marks=("Problem:", "Solution:"),
-        files=(file,),
-        split=split,
-        shots=SHOTS,
-        definition=definition,
         protocol="paper",
+        readings=READINGS,
+        definition=definition,
         template=TEMPLATE,
     )

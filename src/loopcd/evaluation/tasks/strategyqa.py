@@ -7,49 +7,16 @@ questions are scored, those that serve as examples included. A text that says ne
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loopcd.decoding.texts import trim
-from loopcd.evaluation.data import DataFile, fingerprint, from_hub, halves, read_lines, subset
-from loopcd.evaluation.task import Grades, Item, TaskOptions
+from loopcd.evaluation.data import DataFile, fingerprint, from_hub, read_lines
+from loopcd.evaluation.task import Item, TaskOptions, limited, tuning_half
+from loopcd.evaluation.tasks.questions import ReadTask
 
 EXEMPLARS = "strategyqa_6shot_cot_exemplars.json"
 FIELDS = ("question", "chain", "answer")
 TEMPLATE = "Q: {question}\nA: {chain} So the answer is {answer}."
-
-
-@dataclass(frozen=True)
-class StrategyQA:
-    name: str
-    items: Sequence[Item]
-    max_new_tokens: int
-    files: tuple[DataFile, ...]
-    split: str
-    shots: int
-    metrics: tuple[str, ...] = ("accuracy",)
-    stop: tuple[str, ...] = ("Q:", "\n\n##", "\n")
-    protocol: str = "paper"
-
-    def grade(self, items: Sequence[Item], texts: Sequence[str]) -> list[Grades]:
-        return [{"accuracy": answer_of(trim(text, self.stop)[0]) == item.gold} for item, text in zip(items, texts, strict=True)]
-
-    def ceiling(self) -> None:
-        return None
-
-    def question(self, prompt: str) -> str:
-        return prompt.rpartition("Q:")[2].removesuffix("\nA:").strip()
-
-    def describe(self) -> dict[str, Any]:
-        return {
-            "grader": '"thus, yes." anywhere, else what stands between the first "answer is" and the next full stop',
-            "data": [file.describe() for file in self.files],
-            "split": self.split,
-            "shots": self.shots,
-            "template": TEMPLATE,
-        }
 
 
 def answer_of(text: str) -> str | None:
@@ -61,8 +28,8 @@ def answer_of(text: str) -> str | None:
     return said if said in ("yes", "no") else None
 
 
-def make(name: str, options: TaskOptions) -> StrategyQA:
-    examples, source = read_examples(_exemplars(options))
+def make(name: str, options: TaskOptions) -> ReadTask:
+    examples, source = read_exemplars(_exemplars(options))
     if options.data is None:
         records, file = from_hub("tasksource/strategy-qa", None, "train")
     else:
@@ -75,12 +42,22 @@ def make(name: str, options: TaskOptions) -> StrategyQA:
         )
         for record in records
     ]
-    split = "all"
-    if options.split != "test":
-        tuning, report = halves(made, [item.id for item in made])
-        made, split = (tuning, "a seeded half") if options.split == "tuning" else (report, "the other half")
-    items = subset(made, options.limit, [item.id for item in made])
-    return StrategyQA(name, items, options.max_new_tokens or 256, (file, source), split, len(examples))
+    kept, part = tuning_half(made, options)
+    return ReadTask(
+        name=name,
+        items=limited(kept, options),
+        max_new_tokens=options.max_new_tokens or 256,
+        files=(file, source),
+        split=part or "all",
+        shots=len(examples),
+        metrics=("accuracy",),
+        stop=("Q:", "\n\n##", "\n"),
+        marks=("Q:", "\nA:"),
+        protocol="paper",
+        read=lambda text, gold: {"accuracy": answer_of(text) == gold},
+        grader='"thus, yes." anywhere, else what stands between the first "answer is" and the next full stop',
+        template=TEMPLATE,
+    )
 
 
 def _exemplars(options: TaskOptions) -> Path:
@@ -95,7 +72,7 @@ def _exemplars(options: TaskOptions) -> Path:
     )
 
 
-def read_examples(path: Path) -> tuple[list[str], DataFile]:
+def read_exemplars(path: Path) -> tuple[list[str], DataFile]:
     """The examples, each as it stands in the prompt."""
     if not path.is_file():
         raise ValueError(f"--exemplars {path}: there is no such file")

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from loopcd.decoding import rules
-from loopcd.serving.vllm.served import Guidance, Setting
+from loopcd.serving.vllm.served import Contrast, Guidance
 
 MANY = 4096  # beyond so many plausible tokens in a step the whole head is applied, instead of their rows of it
 Array = np.ndarray[Any, Any]
@@ -42,7 +42,7 @@ class Asked:
     """A row's setting. `bare`: nothing but an argmax comes after, so that this is all that has to be right. `resumed`: the
     request had tokens of its own when it came into the batch, because it was preempted."""
 
-    setting: Setting | Guidance
+    setting: Contrast | Guidance
     bare: bool = False
     resumed: bool = False
 
@@ -56,7 +56,7 @@ class Contrasts:
 
     rows: Array  # [n]
     places: Array  # [n]
-    settings: tuple[Setting, ...]
+    settings: tuple[Contrast, ...]
     bare: Array  # [n]
     whole: bool  # they are all rows, in order
 
@@ -64,7 +64,7 @@ class Contrasts:
     def of(cls, asking: Asking, carried: Sequence[int]) -> "Contrasts | None":
         """`carried` are the amateur loops that the pass carries."""
         every = [(row, each.setting, each.bare) for row, each in enumerate(asking) if each]
-        found = [(row, setting, bare) for row, setting, bare in every if isinstance(setting, Setting)]
+        found = [(row, setting, bare) for row, setting, bare in every if isinstance(setting, Contrast)]
         if not found:
             return None
         return cls(
@@ -88,15 +88,15 @@ class Contrasts:
     def all_bare(self) -> bool:
         return bool(self.bare.all())
 
-    def on(self, device: torch.device) -> "Settings":
+    def on(self, device: torch.device) -> "DeviceContrasts":
         numbers = [(each.strength, each.plausibility) for each in self.settings]
         both = torch.tensor(numbers, device=device, dtype=torch.float32)
         places = (torch.from_numpy(each).to(device) for each in (self.rows, self.places))
-        return Settings(*places, *both.split(1, dim=1))
+        return DeviceContrasts(*places, *both.split(1, dim=1))
 
 
 @dataclass(frozen=True)
-class Settings:
+class DeviceContrasts:
     """The same on a device."""
 
     rows: Tensor  # [n]
@@ -136,7 +136,7 @@ def guide(logits: Tensor, plan: Guided, amateurs: Amateurs) -> None:
     logits[plan.rows] = torch.where(expert > rules.IMPOSSIBLE, scores, expert)
 
 
-def densely(logits: Tensor, plan: Settings, amateurs: Amateurs) -> None:
+def densely(logits: Tensor, plan: DeviceContrasts, amateurs: Amateurs) -> None:
     """Replace the logits of the plan's rows by LoopCD's scores, in place; a row in which earlier processors left nothing
     possible stays as it is."""
     expert = logits[plan.rows]

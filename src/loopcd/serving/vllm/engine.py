@@ -17,12 +17,12 @@ from transformers import AutoTokenizer
 
 from loopcd.decoding import Generation, Greedy, LoopCD, LoopGuidance, Method
 from loopcd.decoding.texts import trim
-from loopcd.evaluation.engine import Request, plain, weights_hash
+from loopcd.evaluation.engine import CompletionRequest, plain, weights_hash
 from loopcd.evaluation.session import Session
 from loopcd.models import LoopedModel
 from loopcd.models.presets import empty_model
 from loopcd.serving.vllm import register
-from loopcd.serving.vllm.options import GRACE, MISSING, Engine, EngineOptions, be_patient
+from loopcd.serving.vllm.options import GRACE, MISSING, EngineOptions, ResolvedOptions, be_patient
 from loopcd.serving.vllm.served import FIELDS, GUIDANCE, GUIDANCE_FIELDS, PREFIX, SWITCH, Served
 
 AT_ONCE = 256  # prompts handed over together, times the replicas; vLLM makes its own batches of them
@@ -35,7 +35,7 @@ class VLLMEngine:
     model: LoopedModel  # its shapes only, without weights
     tokenizer: Any
     name: str
-    started: Engine
+    started: ResolvedOptions
     workers: Workers
     batch_size: int
 
@@ -135,7 +135,7 @@ class VLLMEngine:
     def warm_up(self, prompts: Sequence[str]) -> None:
         self.workers.generate(self._encode(prompts), [self.params(2)] * len(prompts))
 
-    def complete(self, prompts: Sequence[str], method: Method, request: Request) -> list[Generation]:
+    def complete(self, prompts: Sequence[str], method: Method, request: CompletionRequest) -> list[Generation]:
         extra = self.extra_args(method)
         params = [
             self.params(

@@ -44,7 +44,7 @@ class EngineOptions:
             if value < 1:
                 raise ValueError(f"{flag} {value}: a whole number of at least 1")
 
-    def resolve(self) -> "Engine":
+    def resolve(self) -> "ResolvedOptions":
         """Everything checked that can be without vLLM, the model's files found."""
         import_configs()
         folder = find(self.name)
@@ -59,7 +59,7 @@ class EngineOptions:
         setattr(config, field, checked_loops(self.num_loops, getattr(config, field)))
         dtype = checked_dtype(self.dtype) or config.dtype
         wanted = str(dtype).removeprefix("torch.") if dtype is not None else "auto"
-        return Engine(self, folder, config, wanted, read_served(config, {SECTION: self.section()}))
+        return ResolvedOptions(self, folder, config, wanted, read_served(config, {SECTION: self.section()}))
 
     def section(self) -> dict[str, Any]:
         section: dict[str, Any] = {}
@@ -71,7 +71,7 @@ class EngineOptions:
 
 
 @dataclass(frozen=True)
-class Engine:
+class ResolvedOptions:
     """Options that were found to fit a model."""
 
     options: EngineOptions

@@ -17,12 +17,12 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from vllm.v1.sample.logits_processor.interface import LogitsProcessor as RowProcessor
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as SlotProcessor
 
-from loopcd.serving.vllm.contrast import Asked, Contrasts, Guided, Settings, densely, guide, lazily
+from loopcd.serving.vllm.contrast import Asked, Contrasts, DeviceContrasts, Guided, densely, guide, lazily
 from loopcd.serving.vllm.layers import LoopedForCausalLM, model_of
 from loopcd.serving.vllm.served import GUIDANCE, LOOPS, SWITCH, read_served
 from loopcd.serving.vllm.start_up import latest
 
-Plan = tuple[Contrasts | Settings | None, Guided | None]
+StepPlan = tuple[Contrasts | DeviceContrasts | None, Guided | None]
 GREEDY = 1e-5  # temperatures below it are vLLM's argmax
 
 
@@ -37,7 +37,7 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
         self._model: LoopedForCausalLM | None = None
         self.asked: dict[int, Asked] = {}  # by row (V1) or by slot (V2)
         self._last = _is_last(vllm_config.model_config)
-        self._planned: tuple[Sequence[int], Plan] | None = None
+        self._planned: tuple[Sequence[int], StepPlan] | None = None
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
         one_each = len(ctx.idx_mapping_np) == len(logits)
         return tuple((ctx.idx_mapping_np if one_each else ctx.expanded_idx_mapping).tolist())
 
-    def _plan(self, owners: Sequence[int], device: torch.device) -> Plan:
+    def _plan(self, owners: Sequence[int], device: torch.device) -> StepPlan:
         asking, carried = [self.asked.get(owner) for owner in owners], self._looped().carried
         contrasts, guided = Contrasts.of(asking, carried), Guided.of(asking, carried, device)
         if contrasts is None or device.type == "cpu":

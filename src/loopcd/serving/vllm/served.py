@@ -18,7 +18,7 @@ STRONGEST = 1000.0  # beyond, scores would leave float32
 
 
 @dataclass(frozen=True)
-class Setting:
+class Contrast:
     """LoopCD for one request: ℓ_a, λ and α."""
 
     amateur_loop: int
@@ -47,10 +47,10 @@ class Served:
     model_type: str
     num_loops: int
     amateur_loops: tuple[int, ...]  # whose readouts every pass computes
-    preset: Setting
-    default: Setting | None = None  # for requests that say nothing; None: the model's own distribution
+    preset: Contrast
+    default: Contrast | None = None  # for requests that say nothing; None: the model's own distribution
 
-    def read_request(self, extra: Mapping[str, Any] | None) -> Setting | Guidance | None:
+    def read_request(self, extra: Mapping[str, Any] | None) -> Contrast | Guidance | None:
         """What a request's extra arguments ask for: LoopCD, LoopGuidance, or None for the model's own distribution."""
         guided, guidance = _fields(extra, GUIDANCE, GUIDANCE_FIELDS, "LoopGuidance")
         contrasted, setting = _fields(extra, SWITCH, FIELDS, "LoopCD")
@@ -62,7 +62,7 @@ class Served:
             return self.default
         return self.checked(replace(self.default or self.preset, **setting), PREFIX) if contrasted else None
 
-    def checked(self, setting: Setting, prefix: str = "") -> Setting:
+    def checked(self, setting: Contrast, prefix: str = "") -> Contrast:
         """The setting, refused where it is out of range or this engine cannot serve it."""
         try:
             checks.whole(f"{prefix}amateur_loop", setting.amateur_loop)
@@ -72,7 +72,7 @@ class Served:
             raise ValueError(f"{prefix}strength and {prefix}plausibility are numbers that fit a float: {error}") from error
         _check_size(f"{prefix}strength", setting.strength)
         self._check_loop(f"{prefix}amateur_loop", setting.amateur_loop)
-        return Setting(setting.amateur_loop, float(setting.strength), float(setting.plausibility))
+        return Contrast(setting.amateur_loop, float(setting.strength), float(setting.plausibility))
 
     def checked_guidance(self, guidance: Guidance) -> Guidance:
         """Likewise."""
@@ -139,7 +139,7 @@ def read_served(config: Any, additional: Any) -> Served:
     else:
         amateurs = tuple(range(1, loops))
     own = chosen.amateur_loop if chosen.amateur_loop in amateurs or not amateurs else amateurs[0]
-    served = Served(config.model_type, loops, amateurs, Setting(own, chosen.strength))
+    served = Served(config.model_type, loops, amateurs, Contrast(own, chosen.strength))
     default = section.get("default")
     if default is None:
         return served

@@ -17,7 +17,7 @@ from typing import Any
 from . import filter, kernel
 from .levels import Limited
 from .limits import Limits
-from .run import Job, Outcome, Unavailable, run_together, strongest
+from .run import ProgramEnd, ProgramJob, Unavailable, run_together, strongest
 from .talk import open_talk
 
 MOST_CHARACTERS = 200_000  # beyond this it is no program; EvalPlus would try every pair of its lines
@@ -69,15 +69,15 @@ def grade(dataset: str, data: int, request: dict[str, Any], level: Limited, limi
     if len(request["text"]) > MOST_CHARACTERS:
         return {"base": "too long", "plus": "too long", "seconds": 0.0}
     talk = open_talk()
-    judging = Job(judge(dataset, data, request["place"], limits, talk), (data, *talk.of_judge))
-    playing = Job(contest(request["text"], request["before"], limits, talk), talk.of_program)
+    judging = ProgramJob(judge(dataset, data, request["place"], limits, talk), (data, *talk.of_judge))
+    playing = ProgramJob(contest(request["text"], request["before"], limits, talk), talk.of_program)
     judged, played = run_together([judging, playing], level, limits, (*talk.of_judge, *talk.of_program))
     told = _verdicts(judged.output)
     verdict = {part: _word(told.get(part), judged, played) for part in ("base", "plus")}
     return {**verdict, "seconds": round(judged.seconds, 3)}
 
 
-def _word(told: str | None, judged: Outcome, played: Outcome) -> str:
+def _word(told: str | None, judged: ProgramEnd, played: ProgramEnd) -> str:
     """The judge's, unless a place had to be cleared before the program passed, or could not be."""
     for outcome in (judged, played):
         if outcome.ended == "left files" or (outcome.ended != "finished" and told not in ("pass", "cheated")):

@@ -34,7 +34,7 @@ class Unavailable(Exception):
 
 
 @dataclass(frozen=True)
-class Job:
+class ProgramJob:
     """A program, and which of our open files it keeps, pipes to another job for instance."""
 
     program: Program
@@ -42,7 +42,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProgramEnd:
     """What became of a program: how it ended, its exit status (negative: the signal), and what it wrote."""
 
     ended: Ended
@@ -78,12 +78,12 @@ def _trial(answer: BinaryIO) -> None:
         raise
 
 
-def run(program: Program, level: Limited, limits: Limits) -> Outcome:
+def run(program: Program, level: Limited, limits: Limits) -> ProgramEnd:
     """Call the program in a process shut in by `level`. Call this where there is one thread only: it forks."""
-    return run_together([Job(program)], level, limits)[0]
+    return run_together([ProgramJob(program)], level, limits)[0]
 
 
-def run_together(jobs: Sequence[Job], level: Limited, limits: Limits, handed: Sequence[int] = ()) -> list[Outcome]:
+def run_together(jobs: Sequence[ProgramJob], level: Limited, limits: Limits, handed: Sequence[int] = ()) -> list[ProgramEnd]:
     """Several at once, each in a place and with limits of its own, until the first ends: the others are ended then.
 
     `handed`: files that are closed here once every job that keeps them was started.
@@ -103,7 +103,7 @@ def run_together(jobs: Sequence[Job], level: Limited, limits: Limits, handed: Se
     return [each.outcome() for each in running]
 
 
-def _start(job: Job, level: Limited, limits: Limits) -> "_Running":
+def _start(job: ProgramJob, level: Limited, limits: Limits) -> "_Running":
     scratch = "" if level.own_files else make()
     answer, control = os.pipe(), os.pipe()
     sys.stdout.flush()
@@ -119,7 +119,7 @@ def _start(job: Job, level: Limited, limits: Limits) -> "_Running":
 # -- outside, in the middle -----------------------------------------------------------------------------------------------
 
 
-def _middle(job: Job, level: Limited, limits: Limits, scratch: str, answer: int, control: int) -> NoReturn:
+def _middle(job: ProgramJob, level: Limited, limits: Limits, scratch: str, answer: int, control: int) -> NoReturn:
     try:
         os.setsid()
         kernel.die_with_parent()
@@ -264,12 +264,12 @@ class _Running:
             except Exception:  # whatever a program built there: it is its own verdict, not the end of the grading
                 self.ended = "left files"
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> ProgramEnd:
         failed, status = self._told("failed"), self._told("ended")
         if failed is not None:
             raise Unavailable(failed)
         output = bytes(self.output[: self.limits.output])
-        return Outcome(self.ended, None if status is None else int(status), output, self.seconds)
+        return ProgramEnd(self.ended, None if status is None else int(status), output, self.seconds)
 
     def _told(self, what: str) -> str | None:
         """What the processes on the other side said under this heading, if they did."""

@@ -1,8 +1,7 @@
 """`steps`: grade-school word problems with worked answers, made by seeded code. See docs/steps.md."""
 
 from loopcd.evaluation.tasks.steps.generator import problem_at, problems, stream
-from loopcd.evaluation.tasks.steps.knobs import SPLITS, VARIANTS, Knobs, related
+from loopcd.evaluation.tasks.steps.knobs import SPLITS, VARIANTS, Knobs, related, split_of
 from loopcd.evaluation.tasks.steps.problem import Cue, Problem
-from loopcd.evaluation.tasks.steps.splits import split_of
 
 __all__ = ["SPLITS", "VARIANTS", "Cue", "Knobs", "Problem", "problem_at", "problems", "related", "split_of", "stream"]

@@ -10,11 +10,9 @@ from itertools import count, islice
 from random import Random
 
 from loopcd.evaluation.tasks.steps.draw import Draw
-from loopcd.evaluation.tasks.steps.equations import Unsuitable
-from loopcd.evaluation.tasks.steps.families import FAMILIES, Family
-from loopcd.evaluation.tasks.steps.knobs import SPLITS, VARIANTS, Knobs
-from loopcd.evaluation.tasks.steps.problem import Cue, Draft, Problem, operations_of
-from loopcd.evaluation.tasks.steps.splits import split_of
+from loopcd.evaluation.tasks.steps.families import FAMILIES, ProblemFamily
+from loopcd.evaluation.tasks.steps.knobs import SPLITS, VARIANTS, Knobs, split_of
+from loopcd.evaluation.tasks.steps.problem import Cue, Problem, Unsuitable, operations_of
 
 
 def problems(variant: str, split: str, number: int, seed: int = 0) -> list[Problem]:
@@ -26,7 +24,10 @@ def problems(variant: str, split: str, number: int, seed: int = 0) -> list[Probl
 
 def stream(variant: str, split: str, seed: int = 0, start: int = 0) -> Iterator[Problem]:
     """Endless problems from index `start` on; a question may come again."""
-    _check(variant, split)
+    if variant not in VARIANTS:
+        raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {variant!r}")
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     return (problem_at(variant, split, seed, index) for index in count(start))
 
 
@@ -44,7 +45,7 @@ def problem_at(variant: str, split: str, seed: int, index: int) -> Problem:
 
 
 def _attempt_until(
-    random: Random, knobs: Knobs, family: Family, operations: int, cue: Cue | None, split: str, attempts: int = 400
+    random: Random, knobs: Knobs, family: ProblemFamily, operations: int, cue: Cue | None, split: str, attempts: int = 400
 ) -> Problem | None:
     """None when this combination seems to have no problem in this split; a few combinations are very small."""
     for _ in range(attempts):
@@ -57,27 +58,24 @@ def _attempt_until(
     return None
 
 
-def _build(random: Random, knobs: Knobs, family: Family, operations: int, cue: Cue | None) -> Problem:
+def _build(random: Random, knobs: Knobs, family: ProblemFamily, operations: int, cue: Cue | None) -> Problem:
     draw = Draw(random, knobs)
     # The last line of an intermediate question is not needed: it is built, told as a fact, and left out of the answer.
-    draft = family.build(draw, operations + (cue == "intermediate"), cue == "keyword")
-    lines = draft.lines[:-1] if cue == "intermediate" else draft.lines
+    turned = {"reverse": True} if cue == "keyword" else {}
+    sketch = family.build(draw, operations + (cue == "intermediate"), **turned)
+    lines = sketch.lines[:-1] if cue == "intermediate" else sketch.lines
     # All lines are checked, also one that is left out: a story must be possible as told.
-    values = [step.value for line in draft.lines for step in line.operation.steps()]
+    values = [step.value for line in sketch.lines for step in line.operation.steps()]
     if not lines or min(values) < 1 or max(values) > knobs.result:
         raise Unsuitable(f"results {values} are out of range")
     computed = operations_of(lines)
     if len(computed) < min(knobs.operations):
         raise Unsuitable(f"{len(computed)} operations are too few")
-    question = _question(draft, lines[-1].asks, cue)
+    late = (sketch.irrelevant,) if cue == "distractor" else ()
+    question = " ".join([*sketch.facts, *late, lines[-1].asks])
     gold = lines[-1].operation.value
     answer = "\n".join([*map(str, lines), f"#### {gold}"])
     return Problem(question, answer, gold, family.name, computed, cue)
-
-
-def _question(draft: Draft, asks: str, cue: Cue | None) -> str:
-    late = (draft.irrelevant,) if cue == "distractor" else ()
-    return " ".join([*draft.facts, *late, asks])
 
 
 def _without_repetition(candidates: Iterator[Problem]) -> Iterator[Problem]:
@@ -86,10 +84,3 @@ def _without_repetition(candidates: Iterator[Problem]) -> Iterator[Problem]:
         if problem.question not in seen:
             seen.add(problem.question)
             yield problem
-
-
-def _check(variant: str, split: str) -> None:
-    if variant not in VARIANTS:
-        raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {variant!r}")
-    if split not in SPLITS:
-        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")

@@ -1,10 +1,14 @@
-"""The knobs of difficulty, and the variants of the benchmark as settings of them."""
+"""The knobs of difficulty, the variants of the benchmark as settings of them, and its splits."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 SPLITS = ("train", "tuning", "test")
+BUCKETS = 100
+TUNING = range(80, 90)
+TEST = range(90, 100)
 
 
 @dataclass(frozen=True)
@@ -51,3 +55,16 @@ def related(variant: str) -> tuple[str, ...]:
     """The variants on which a model of this variant's text is measured, the text's own first."""
     mine = variant.startswith("steps-cue")
     return tuple(name for name in VARIANTS if name.startswith("steps-cue") == mine)
+
+
+def split_of(operations: tuple[str, ...]) -> str:
+    """Which split a problem belongs to: by what is computed, not by the words around it.
+
+    Two problems that compute the same sequence of operations on the same numbers always fall into the same split, so no split
+    repeats another's questions, nor another's computation in other words.
+    """
+    digest = blake2b(";".join(operations).encode(), digest_size=8).digest()
+    bucket = int.from_bytes(digest, "big") % BUCKETS
+    if bucket in TEST:
+        return "test"
+    return "tuning" if bucket in TUNING else "train"

@@ -1,13 +1,76 @@
-"""What a problem is, and the unfinished form in which a family hands it over."""
+"""What a problem is, its arithmetic, and the unfinished form in which a family hands it over."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
-from loopcd.evaluation.tasks.steps.equations import Operation
-
 Cue = Literal["keyword", "intermediate", "distractor"]
+Symbol = Literal["+", "-", "*", "/"]
+PRECEDENCE: dict[str, int] = {"+": 1, "-": 1, "*": 2, "/": 2}
+
+
+class Unsuitable(Exception):
+    """The numbers drawn do not make a problem (a division with a rest, a result out of range): draw again."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Two operands, each a number or another operation.
+
+    A nested operation is written inside the same equation, `( 9 - 4 ) * 2 = 10`; a number that an earlier line computed is
+    written as that number.
+    """
+
+    symbol: Symbol
+    left: int | Operation
+    right: int | Operation
+
+    @cached_property
+    def value(self) -> int:
+        left, right = value_of(self.left), value_of(self.right)
+        if self.symbol == "+":
+            return left + right
+        if self.symbol == "-":
+            return left - right
+        if self.symbol == "*":
+            return left * right
+        if right == 0 or left % right:
+            raise Unsuitable(f"{left} / {right} leaves a rest")
+        return left // right
+
+    def steps(self) -> Iterator[Operation]:
+        """This operation and those inside it, in the order in which they are computed."""
+        for operand in (self.left, self.right):
+            if isinstance(operand, Operation):
+                yield from operand.steps()
+        yield self
+
+    def __str__(self) -> str:
+        return f"{self._written(self.left, False)} {self.symbol} {self._written(self.right, True)}"
+
+    def _written(self, operand: int | Operation, on_the_right: bool) -> str:
+        if isinstance(operand, int):
+            return str(operand)
+        inner, outer = PRECEDENCE[operand.symbol], PRECEDENCE[self.symbol]
+        needs_brackets = inner < outer or (inner == outer and on_the_right)
+        return f"( {operand} )" if needs_brackets else str(operand)
+
+
+def value_of(operand: int | Operation) -> int:
+    return operand if isinstance(operand, int) else operand.value
+
+
+def total(operands: list[int | Operation]) -> Operation:
+    """All operands in one sum, `a + b + c`."""
+    result = operands[0]
+    for operand in operands[1:]:
+        result = Operation("+", result, operand)
+    if isinstance(result, int):
+        raise ValueError(f"operands must hold at least two entries to be summed, got {operands!r}")
+    return result
 
 
 @dataclass(frozen=True)
@@ -24,7 +87,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Draft:
+class Sketch:
     """A family's proposal: the facts in order, the worked lines, and a sentence that is true but of no use."""
 
     facts: tuple[str, ...]
@@ -70,9 +133,4 @@ def _equation_in(line: str) -> str:
 
 def operations_of(lines: tuple[Line, ...]) -> tuple[str, ...]:
     steps = (step for line in lines for step in line.operation.steps())
-    return tuple(_flat(step) for step in steps)
-
-
-def _flat(step: Operation) -> str:
-    left, right = (side if isinstance(side, int) else side.value for side in (step.left, step.right))
-    return f"{left}{step.symbol}{right}"
+    return tuple(f"{value_of(step.left)}{step.symbol}{value_of(step.right)}" for step in steps)

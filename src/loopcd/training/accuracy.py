@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
 from loopcd.decoding import Generation, Greedy, Method, generate
 from loopcd.evaluation.graders import strict_match
 from loopcd.evaluation.tasks.steps import Problem
+from loopcd.evaluation.tasks.word_problems import LONGEST_ANSWER
 from loopcd.models import LoopedModel
-
-LONGEST_ANSWER = 112  # tokens; the longest worked answer of any variant is a little shorter
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """Share of right answers after each number of loops."""
-
-    by_loop: dict[int, float]
-
-    def __str__(self) -> str:
-        return " ".join(f"{loop}:{100 * share:.1f}" for loop, share in self.by_loop.items())
 
 
 def answers(
@@ -59,6 +47,7 @@ def right_by_loop(
 
 def accuracy_by_loop(
     model: LoopedModel, tokenizer: PreTrainedTokenizerBase, problems: Sequence[Problem], loops: Sequence[int]
-) -> Accuracy:
+) -> dict[int, float]:
+    """The share of right answers after each number of loops."""
     by_loop = right_by_loop(model, tokenizer, problems, loops)
-    return Accuracy({loop: sum(each) / len(each) for loop, each in by_loop.items()})
+    return {loop: sum(each) / len(each) for loop, each in by_loop.items()}

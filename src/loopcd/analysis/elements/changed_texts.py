@@ -8,15 +8,15 @@ from itertools import zip_longest
 import numpy as np
 
 from loopcd.analysis import statistics
-from loopcd.analysis.elements.columns import fraction, points, shown, versus
-from loopcd.analysis.elements.element import Element
+from loopcd.analysis.elements.element import Element, fraction, phrase, points, versus
 from loopcd.analysis.intervals import estimate, rate, rate_difference
 from loopcd.analysis.laboratory import GREEDY, Answers, Laboratory, Wanted
-from loopcd.analysis.result import Cell, Column, Estimate, Finding, Result, Table
+from loopcd.analysis.result import Finding, Result, above
 from loopcd.analysis.traced import greedy_traces
 from loopcd.evaluation import paper
-from loopcd.evaluation.examples import diverging
+from loopcd.evaluation.partings import diverging
 from loopcd.evaluation.statistics import wilson
+from loopcd.evaluation.table import Cell, Column, Estimate, Table
 
 EXAMPLES = 4
 
@@ -58,11 +58,11 @@ def _fig6(lab: Laboratory) -> Result:
     more = rate_difference(*sums["hard"])
     told = (
         f"{differ} of {len(parts)} texts differ. Where they first part, greedy's token is hard in "
-        f"{shown(rate(*sums['hard'][:2]))} of the cases, against {shown(rate(*sums['hard'][2:]))} of all tokens"
+        f"{phrase(rate(*sums['hard'][:2]))} of the cases, against {phrase(rate(*sums['hard'][2:]))} of all tokens"
     )
     told += f": {points(more, 1)}." if more else "."
     examples = diverging(lab.task(), [greedy.outcome, contrasted.outcome], EXAMPLES)
-    finding = Finding("LoopCD changes the tokens that the reasoning turns on", more.above(0) if more else "is undecided", told)
+    finding = Finding("LoopCD changes the tokens that the reasoning turns on", above(more), told)
     notes = ("The texts: in turn one that became right, one that became wrong, one that stayed what it was.",)
     return Result(Table(columns, tuple(rows)), finding, examples=tuple(examples), notes=notes)
 
@@ -91,7 +91,7 @@ def _appendix(lab: Laboratory) -> Result:
     )
     told = (
         f"{compared.wrong_to_right} answers became right and {compared.right_to_wrong} wrong"
-        f"{f', a ratio of {shown(ratio, 1, 2, str())}' if ratio else ''} (p = {compared.mcnemar_p or 1.0:.2f}); the first "
+        f"{f', a ratio of {phrase(ratio, 1, 2, str())}' if ratio else ''} (p = {compared.mcnemar_p or 1.0:.2f}); the first "
         f"token differs in {100 * at_once / len(parts):.1f} % of the answers."
     )
     verdict = Estimate.difference(compared).above(0)

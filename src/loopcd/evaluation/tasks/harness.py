@@ -11,30 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from loopcd.decoding.texts import trim
-from loopcd.evaluation.data import DataFile
 from loopcd.evaluation.task import Grades, Item
+from loopcd.evaluation.tasks.questions import QuestionTask
 
 FEWSHOT_SEED = 1234  # lm-eval's own
 LONGEST_ANSWER = 1000  # characters of an extracted answer
 Records = Sequence[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class HarnessTask:
+@dataclass(frozen=True, kw_only=True)
+class HarnessTask(QuestionTask):
     """One of lm-eval's tasks. `readings` says which (filter, metric) of lm-eval each of our metrics is."""
 
-    name: str
-    metrics: tuple[str, ...]
-    stop: tuple[str, ...]
-    max_new_tokens: int
-    items: Sequence[Item]
     readings: Mapping[str, tuple[str, str]]
-    marks: tuple[str, str]  # the texts before and after the question in a prompt
-    files: tuple[DataFile, ...]
-    split: str
-    shots: int
     definition: Any = field(repr=False)  # lm_eval's ConfigurableTask
-    protocol: str = "lm-eval"
     template: str | None = None  # where the prompts are not lm-eval's own
 
     def grade(self, items: Sequence[Item], texts: Sequence[str]) -> list[Grades]:
@@ -59,14 +49,8 @@ class HarnessTask:
             scores[name] = {} if endless else self.definition.process_results(instance.doc, [answer])
         return {metric: bool(scores[name].get(key, 0)) for metric, (name, key) in self.readings.items()}
 
-    def ceiling(self) -> None:
-        return None
-
-    def question(self, prompt: str) -> str:
-        before, after = self.marks
-        return prompt.rpartition(before)[2].removesuffix(after).strip()
-
     def describe(self) -> dict[str, Any]:
+        own = self.definition.config.doc_to_text
         return {
             "grader": f"lm-eval {version('lm-eval')}, task {self.definition.config.task} version {self.definition.VERSION}"
             + (f", math-verify {version('math-verify')}" if "math_verify" in self.definition.aggregation() else ""),
@@ -74,16 +58,9 @@ class HarnessTask:
             "data": [file.describe() for file in self.files],
             "split": self.split,
             "shots": self.shots,
-            **(
-                {"fewshot_seed": FEWSHOT_SEED, "template": self._template()}
-                if self.template is None
-                else {"template": self.template}
-            ),
+            **({"fewshot_seed": FEWSHOT_SEED} if self.template is None else {}),
+            "template": self.template or (own if isinstance(own, str) else "lm-eval's doc_to_text"),
         }
-
-    def _template(self) -> str:
-        own = self.definition.config.doc_to_text
-        return own if isinstance(own, str) else "lm-eval's doc_to_text"
 
 
 def read_yaml(yaml: str) -> dict[str, Any]:

@@ -4,12 +4,11 @@ import click
 import pytest
 
 import loopcd
-from loopcd.cli.methods import _OF as OWNERS
-from loopcd.cli.methods import METHODS as NAMES
-from loopcd.cli.methods import build_method, method_options
+from loopcd.cli.method_flags import _OF as OWNERS
+from loopcd.cli.method_flags import METHODS as NAMES
+from loopcd.cli.method_flags import build_method, method_options
 from loopcd.decoding.registry import DRAFT, EXIT, METHODS, own_settings, settings
-from loopcd.evaluation.plan import RunPlan, parse_seeds
-from loopcd.evaluation.specs import MethodSpec, parse_methods
+from loopcd.evaluation.plan import MethodSpec, RunPlan, parse_methods, parse_seeds
 
 
 def test_settings_belong_to_the_method_before_them() -> None:

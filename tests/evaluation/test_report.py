@@ -8,10 +8,10 @@ from pathlib import Path
 from rich.console import Console
 
 from evaluation.fakes import fake_run
-from loopcd.evaluation.examples import pieces
+from loopcd.evaluation.partings import pieces, side_by_side
 from loopcd.evaluation.progress import duration, time_left
+from loopcd.evaluation.report import p_value, terminal
 from loopcd.evaluation.runner import Progress
-from loopcd.evaluation.tables import p_value, side_by_side, terminal
 
 
 def test_a_small_p_is_not_zero() -> None:

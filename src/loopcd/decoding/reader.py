@@ -20,7 +20,7 @@ class Reading:
     going: Sequence[bool] | None = None  # rows whose texts have not ended, where some have; nobody reads the others
 
 
-class Engine:
+class Reader:
     """A model at work on one batch of texts: the cache, and how many loops are run."""
 
     def __init__(

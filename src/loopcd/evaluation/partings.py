@@ -1,0 +1,137 @@
+"""Texts of two methods side by side, where they part: found, cut, and shown on the terminal and as Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING
+
+from loopcd.evaluation.results import BASELINE
+from loopcd.evaluation.runner import Outcome
+from loopcd.evaluation.task import Item, Task
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+LONGEST = 4000  # characters compared; a text that runs on says nothing more
+
+
+@dataclass(frozen=True)
+class Piece:
+    text: str
+    differs: bool
+
+
+@dataclass(frozen=True)
+class Side:
+    """One method's text."""
+
+    method: str
+    right: bool
+    pieces: tuple[Piece, ...]
+
+    @property
+    def title(self) -> str:
+        return f"{self.method} ({'right' if self.right else 'wrong'})"
+
+    def bracketed(self) -> str:
+        """What differs stands between ⟦ and ⟧."""
+        return "".join(f"⟦{piece.text}⟧" if piece.differs else piece.text for piece in self.pieces)
+
+    def code_block(self) -> list[str]:
+        """Lines of Markdown in which nothing that a model wrote becomes markup."""
+        return ["```text", *self.bracketed().replace("```", "'''").splitlines(), "```"]
+
+
+@dataclass(frozen=True)
+class Parting:
+    """One item as greedy and as another method answered it."""
+
+    item: Item
+    question: str
+    greedy: Side
+    other: Side
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        return self.greedy, self.other
+
+
+def diverging(task: Task, outcomes: Sequence[Outcome], number: int = 3) -> list[Parting]:
+    """Up to `number` items on which greedy and the first other method wrote different texts.
+
+    In turn: one that became right, one that became wrong, one that stayed what it was.
+    """
+    greedy = next((each for each in outcomes if each.run.method.label == BASELINE), None)
+    other = next((each for each in outcomes if each.run.method.label != BASELINE), None)
+    if greedy is None or other is None:
+        return []
+    metric = task.metrics[0]
+    kinds: dict[str, list[int]] = {"gained": [], "lost": [], "same": []}
+    for place, (before, after) in enumerate(zip(greedy.texts, other.texts, strict=True)):
+        if before != after:
+            was, now = greedy.grades[place][metric], other.grades[place][metric]
+            kinds["same" if was == now else "gained" if now else "lost"].append(place)
+    chosen: list[int] = []
+    while len(chosen) < number and any(kinds.values()):
+        chosen += [places.pop(0) for places in kinds.values() if places]
+    return [_parting(task, greedy, other, place) for place in chosen[:number]]
+
+
+def _parting(task: Task, greedy: Outcome, other: Outcome, place: int) -> Parting:
+    item, metric = task.items[place], task.metrics[0]
+    cut = pieces(greedy.texts[place].strip()[:LONGEST], other.texts[place].strip()[:LONGEST])
+    sides = [
+        Side(made.run.method.label, made.grades[place][metric], each) for made, each in zip((greedy, other), cut, strict=True)
+    ]
+    return Parting(item, task.question(item.prompt), *sides)
+
+
+def pieces(before: str, after: str) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
+    """Both texts cut where they agree and where they do not, word by word."""
+    left, right = _words(before), _words(after)
+    made: tuple[list[Piece], list[Piece]] = ([], [])
+    for kind, a, b, c, d in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
+        for side, words in zip(made, (left[a:b], right[c:d]), strict=True):
+            if words:
+                side.append(Piece("".join(words), kind != "equal"))
+    return tuple(made[0]), tuple(made[1])
+
+
+def _words(text: str) -> list[str]:
+    visible = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "·", text)  # a terminal must not obey what a model writes
+    return re.findall(r"\s+|\w+|[^\w\s]", visible)
+
+
+def side_by_side(partings: Sequence[Parting], colours: bool = True) -> RenderableType:
+    """Where the texts part they are coloured; without colours, in a file say, it stands in brackets."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = []
+    for each in partings:
+        caption = Text(f"{each.item.id}, gold {each.item.gold}")  # not a string: brackets in it are no markup
+        table = Table(title=Text(each.question[-600:]), title_justify="left", caption=caption, expand=True)
+        for side in each.sides:
+            table.add_column(side.title, overflow="fold", ratio=1)
+        styles = zip(each.sides, ("bold red underline", "bold green underline"), strict=True)
+        cells = [
+            Text.assemble(*((piece.text, style if piece.differs else "") for piece in side.pieces))
+            if colours
+            else Text(side.bracketed())
+            for side, style in styles
+        ]
+        table.add_row(*cells)
+        drawn.append(table)
+    return Group(*drawn)
+
+
+def markdown_lines(parting: Parting) -> list[str]:
+    lines = [f"**{parting.item.id}**, gold {parting.item.gold}", ""]
+    lines += [*(f"> {line}" for line in parting.question.splitlines()), ""]
+    for side in parting.sides:
+        lines += [f"{side.title}:", "", *side.code_block(), ""]
+    return lines
