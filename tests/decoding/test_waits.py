@@ -30,17 +30,18 @@ def waits(method: Any, rows: int) -> float:
     return (many - few) / (long - short)
 
 
-@pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize(
-    ("method", "most"),
+    ("method", "most", "rows"),
     [
-        (Greedy(), 1),
-        (LoopCD(1, 0.9, plausibility=0.9999), 2),  # next to nothing is contested
-        (LoopCD(1, 0.9, plausibility=0.5), 3),
-        (Greedy(draft=DRAFT), 3),
-        (LoopCD(1, 0.9, plausibility=0.9, draft=DRAFT), 3),
-        (LoopCD(1, 0.9, plausibility=0.001), 3),  # nearly every token is plausible
-        (LoopCD(1, 0.9, plausibility=0.001, draft=DRAFT), 3),
+        (Greedy(), 1, 1),
+        (Greedy(), 1, 4),
+        (LoopCD(1, 0.9, plausibility=0.9999), 2, 4),  # next to nothing is contested
+        (LoopCD(1, 0.9, plausibility=0.5), 3, 1),
+        (LoopCD(1, 0.9, plausibility=0.5), 3, 4),
+        (Greedy(draft=DRAFT), 3, 4),
+        (LoopCD(1, 0.9, plausibility=0.9, draft=DRAFT), 3, 1),
+        (LoopCD(1, 0.9, plausibility=0.001), 3, 4),  # nearly every token is plausible
+        (LoopCD(1, 0.9, plausibility=0.001, draft=DRAFT), 3, 4),
     ],
 )
 def test_a_step_waits_for_the_device_no_more_than_it_must(method: Any, most: int, rows: int) -> None:
