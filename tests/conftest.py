@@ -22,22 +22,28 @@ FAST = {
         "golden",
         "golden_families",
         "int8",
-        "layout",
         "memory",
         "places",
         "readouts",
         "recognition",
         "refused",
     },
-    "decoding": {"auto", "bans", "chat", "loopcd", "memory", "passes", "rules", "thinking"},
+    "decoding": {"auto", "batch", "chat", "loopcd", "memory", "passes", "rules", "thinking"},
     "tracing": {"files", "record", "trace", "writing"},
-    "evaluation": {"data", "graders", "paper", "plan", "report", "statistics", "steps", "table", "tasks"},
-    "analysis": {"intervals", "rendering", "scaling", "statistics"},
+    "evaluation": {"data", "graders", "paper", "plan", "report", "statistics", "table", "tasks"},
+    "analysis": {"intervals", "scaling", "statistics"},
+    "lens": {"page"},
     "serving": {"contrast", "memory", "options", "served"},
     "training": {"muon", "objectives", "rows", "tokenizer"},
     "bench": {"compare", "timing", "traffic"},
 }
 FAST_FILES = {Path(__file__).parent / room / f"test_{name}.py" for room, names in FAST.items() for name in names}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`-m fast` alone does not wait for the imports of all the other files."""
+    other = collection_path.name.startswith("test_") and collection_path.suffix == ".py" and collection_path not in FAST_FILES
+    return True if other and config.getoption("markexpr") == "fast" else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks

@@ -29,13 +29,27 @@ if os.getuid() == 0:
     WEAKER += [Way("user"), Way("namespaces", user=54321), Way("limits", user=54321)]
 WAYS = [Way("namespaces"), *(pytest.param(way, marks=pytest.mark.slow) for way in WEAKER)]
 ALL = {**GOT_THROUGH, **HELD}
+# What reaches beyond the program's own process; the others meet the same grader at every level
+OUTSIDE = (
+    "writes a reply of its own",
+    "leaves",
+    "kills the parent",
+    "kills its group",
+    "leaves a daemon",
+    "ignores signals",
+    "writes without end",
+    "reads the process above",
+    "sends a pickle that calls",
+)
 Graded = tuple[str | None, dict[str, ProgramVerdict]]
 
 
 @pytest.fixture(scope="module", params=WAYS, ids=str)
 def graded(request: pytest.FixtureRequest) -> Graded:
     way: Way = request.param
-    tried = {name: DOUBLE["prompt"] + body for name, body in ALL.items() if way.level != "limits" or name not in UNSAFE}
+    names = set(ALL) if way in (Way("namespaces"), Way("limits")) else set(OUTSIDE)  # all at the strongest and the weakest
+    names -= set(UNSAFE) if way.level == "limits" else set()
+    tried = {name: DOUBLE["prompt"] + body for name, body in ALL.items() if name in names}
     python = interpreter_with_evalplus() if way.level == "user" or way.user is not None else sys.executable
     if python is None:
         pytest.skip("no interpreter that every user can read has EvalPlus")
@@ -72,19 +86,19 @@ def graded_as(way: Way, python: str, texts: list[str]) -> list[ProgramVerdict]:
     return [ProgramVerdict(each["base"], each["plus"], each["seconds"]) for each in verdicts]
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_no_cheat_passes(graded: Graded, name: str) -> None:
+def test_no_cheat_passes(graded: Graded) -> None:
     level, verdicts = graded
-    if level == "limits" and name in UNSAFE:
-        pytest.skip("nothing here would keep its signals in")
-    assert "pass" not in (verdicts[name].base, verdicts[name].plus), level
-    assert verdicts[name].passed == (False, False)
+    assert set(verdicts) >= set(OUTSIDE) - set(UNSAFE)
+    for name, verdict in verdicts.items():
+        assert "pass" not in (verdict.base, verdict.plus) and verdict.passed == (False, False), (level, name)
 
 
-@pytest.mark.parametrize("name", GOT_THROUGH)
-def test_what_evalplus_would_take_is_called_cheating(graded: Graded, name: str) -> None:
+def test_what_evalplus_would_take_is_called_cheating(graded: Graded) -> None:
     level, verdicts = graded
-    assert (verdicts[name].base, verdicts[name].plus, verdicts[name].cheated) == ("cheated", "cheated", True), level
+    found = {name: verdict for name, verdict in verdicts.items() if name in GOT_THROUGH}
+    for name, verdict in found.items():
+        assert (verdict.base, verdict.plus, verdict.cheated) == ("cheated", "cheated", True), (level, name)
+    assert found
 
 
 Pair = namedtuple("Pair", "left right")
