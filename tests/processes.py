@@ -1,9 +1,10 @@
-"""The command line in a process of its own, forked from this one, so that it need not import everything again."""
+"""Commands and scripts in processes of their own, forked from this one, so that they need not import everything again."""
 
 import os
+import runpy
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn
@@ -46,7 +47,7 @@ def forked(arguments: Sequence[Any]) -> Iterator[Child]:
     if pid == 0:
         for number, end in enumerate((os.open(os.devnull, os.O_RDONLY), its_out, its_err)):
             os.dup2(end, number)
-        _run(list(map(str, arguments)))
+        _be(["loopcd", *map(str, arguments)], _command)
     os.close(its_out)
     os.close(its_err)
     with os.fdopen(ours_out, "rb") as stdout, os.fdopen(ours_err, "rb") as stderr:
@@ -58,8 +59,48 @@ def forked(arguments: Sequence[Any]) -> Iterator[Child]:
             child.wait()
 
 
-def _run(arguments: list[str]) -> NoReturn:
-    """Be the command: streams as a fresh interpreter has them, Python's own handling of interrupts, its exit status."""
+class ForkedScript:
+    """What `subprocess.Popen([python, script, …], stdin=PIPE, stdout=PIPE, text=True)` is, whatever else it is given."""
+
+    def __init__(self, command: Sequence[str], **_: Any) -> None:
+        its_in, ours_in = os.pipe()
+        ours_out, its_out = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.dup2(its_in, 0)
+            os.dup2(its_out, 1)
+            _be(list(command[1:]), lambda: runpy.run_path(command[1], run_name="__main__"))
+        os.close(its_in)
+        os.close(its_out)
+        self.stdin, self.stdout = os.fdopen(ours_in, "w"), os.fdopen(ours_out)
+
+    def wait(self) -> int:
+        self.stdout.close()
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def printed(code: str, *arguments: str) -> str:
+    """What `python -c CODE ARGUMENTS` prints."""
+    ours, its = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(its, 1)
+        _be(["-c", *arguments], lambda: exec(code, {"__name__": "__main__"}))
+    os.close(its)
+    with os.fdopen(ours) as stdout:
+        told = stdout.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    return told
+
+
+def _command() -> None:
+    from loopcd.cli import main
+
+    main()
+
+
+def _be(arguments: list[str], work: Callable[[], Any]) -> NoReturn:
+    """Be that program: streams as a fresh interpreter has them, Python's own handling of interrupts, its exit status."""
     status = 1
     try:
         os.closerange(3, 256)  # pipes of other processes, which would otherwise stay open
@@ -67,11 +108,10 @@ def _run(arguments: list[str]) -> NoReturn:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # tokenizers warns of forks otherwise
         torch.set_num_threads(1)
         sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
-        sys.argv = ["loopcd", *arguments]
-        from loopcd.cli import main
-
+        sys.argv = arguments
         try:
-            main()
+            work()
+            status = 0
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
         sys.stdout.flush()

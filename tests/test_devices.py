@@ -31,6 +31,7 @@ from loopcd.tracing.live import LiveTracer
 from standin import DeviceMix, counting, devices, placed, split
 from tools import MAKERS, TOLERANCE, byte_tokenizer, left_padded, random_ids, tiny_huginn, tiny_ouro
 
+TOKENIZER = byte_tokenizer()
 METHODS: dict[str, Any] = {
     "greedy": Greedy(),
     "loopcd": LoopCD(),
@@ -80,7 +81,7 @@ def on_the_cpu(name: str, family: str) -> list[list[int]]:
 def asked(name: str) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
     """Two rows, one padded, and what `generate` is called with."""
     ids, mask = left_padded([random_ids(1, 7)[0], random_ids(1, 5, seed=1)[0]])
-    options = {"custom_generate": METHODS[name], "max_new_tokens": 4, "do_sample": False, "tokenizer": byte_tokenizer()}
+    options = {"custom_generate": METHODS[name], "max_new_tokens": 3, "do_sample": False, "tokenizer": TOKENIZER}
     return ids, mask, options
 
 

@@ -29,9 +29,15 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: save_model(place / name, each) for name, each in made.items()}
 
 
+@pytest.fixture
+def lab(folders: dict[str, Path], shared_caches: dict[str, Path]) -> Laboratory:
+    """Of one family: statistics begin at traces, which tests/tracing has for all. What only reads shares what is generated."""
+    return laboratory(folders["huginn"], shared_caches["huginn"])
+
+
 @pytest.fixture(params=["huginn", "ouro"])
-def lab(request: pytest.FixtureRequest, folders: dict[str, Path], shared_caches: dict[str, Path]) -> Laboratory:
-    """Tests that only read share what is generated."""
+def each_lab(request: pytest.FixtureRequest, folders: dict[str, Path], shared_caches: dict[str, Path]) -> Laboratory:
+    """For what depends on the family: its loops, its preset, what is drawn."""
     return laboratory(folders[request.param], shared_caches[request.param])
 
 

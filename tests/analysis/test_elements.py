@@ -60,13 +60,13 @@ def test_trace_entropy_of_right_and_wrong_answers(lab: Laboratory) -> None:
         assert sum(series.y) == pytest.approx(1)
 
 
-def test_margins_by_loop_of_easy_and_hard_tokens(lab: Laboratory) -> None:
-    read = answers_read(lab)
+def test_margins_by_loop_of_easy_and_hard_tokens(each_lab: Laboratory) -> None:
+    read = answers_read(each_lab)
     masks, all_margins = (
         torch.tensor([each for logits in read for each in hard(logits)]),
         torch.cat([margins(each) for each in read]),
     )
-    found = element("fig2bc").compute(lab)
+    found = element("fig2bc").compute(each_lab)
     assert values(found, "margin_hard") == pytest.approx(all_margins[masks].mean(dim=0).tolist(), abs=1e-3)
     assert values(found, "margin_easy") == pytest.approx(all_margins[~masks].mean(dim=0).tolist(), abs=1e-3)
 
@@ -121,17 +121,17 @@ def test_kinds_of_positions_add_up(lab: Laboratory) -> None:
     assert shares["hard numeric"] + shares["easy numeric"] == pytest.approx(sum(numeric) / len(numeric))
 
 
-def test_the_sweep_has_a_row_for_each_amateur_and_says_the_scaling(lab: Laboratory) -> None:
-    found = element("table4").compute(lab)
+def test_the_sweep_has_a_row_for_each_amateur_and_says_the_scaling(each_lab: Laboratory) -> None:
+    found = element("table4").compute(each_lab)
     assert found.table.rows[0][-2:] == (0.3321, 0.2439)  # greedy's, of Table 2
     assert values(found, "amateur") == ["none (greedy)", 1, 2, 3]
     assert any("of 4 loops every one" in note for note in found.notes)
 
 
-def test_early_exit_with_loopcd_leaves_after_the_amateur(lab: Laboratory) -> None:
-    found = element("table3").compute(lab)
+def test_early_exit_with_loopcd_leaves_after_the_amateur(each_lab: Laboratory) -> None:
+    found = element("table3").compute(each_lab)
     loops = values(found, "loops_per_token")
-    assert loops[0] == loops[1] == lab.loops and all(1 <= each <= lab.loops for each in loops if each is not None)
+    assert loops[0] == loops[1] == each_lab.loops and all(1 <= each <= each_lab.loops for each in loops if each is not None)
     assert values(found, "paper_speed") == [1.0, 0.98, 1.98, 1.94]
 
 
@@ -162,10 +162,10 @@ def test_settings_are_chosen_on_half_as_many_other_items(folders: dict[str, Path
     assert "tuning items" in found.notes[0]
 
 
-def test_table_2_takes_the_papers_own_settings_for_its_models(lab: Laboratory, tmp_path: Path) -> None:
+def test_table_2_takes_the_papers_own_settings_for_its_models(each_lab: Laboratory, tmp_path: Path) -> None:
     """Known by the configuration; the answers would need the weights."""
     PUBLIC["tomg-group-umd/huginn-0125"]().save_pretrained(tmp_path)
-    theirs = replace(lab, session=replace(lab.session, model=str(tmp_path), task="gsm8k"), tuned=None)
+    theirs = replace(each_lab, session=replace(each_lab.session, model=str(tmp_path), task="gsm8k"), tuned=None)
     assert theirs.published == Preset(6, 0.3) and not theirs.tunes
     assert [spec.label for spec in grids(theirs)["loopcd"]] == ["loopcd:amateur_loop=6,strength=0.3"]
     assert grids(theirs)["loopguidance"] == [MethodSpec("loopguidance")]
@@ -182,10 +182,10 @@ def test_loopguidance_is_a_row_beyond_the_papers(lab: Laboratory) -> None:
     assert isinstance(row[keys.index("flex")], Estimate) and any("2610.02185" in note for note in found.notes)
 
 
-def test_seeds_draw_the_state_or_else_the_tokens(lab: Laboratory) -> None:
-    found = element("table10").compute(lab)
+def test_seeds_draw_the_state_or_else_the_tokens(each_lab: Laboratory) -> None:
+    found = element("table10").compute(each_lab)
     assert len(found.table.rows) == 2 and found.settings["seeds"] == [0, 1, 2, 3]
-    drawn = "initial state, as in the paper" if lab.engine.model.has_initial_state else "temperature"
+    drawn = "initial state, as in the paper" if each_lab.engine.model.has_initial_state else "temperature"
     assert drawn in found.notes[0]
     means = [np.mean([row[place] for place in range(1, 5)]) for row in found.table.rows]  # type: ignore[call-overload]
     assert values(found, "mean") == pytest.approx(means)

@@ -9,6 +9,7 @@ import torch
 from loopcd.bench import full_size, reference
 from loopcd.bench.parts import Settings
 from loopcd.bench.tables import tables
+from processes import ForkedScript
 from tools import tiny_huginn, tiny_ouro
 
 
@@ -48,7 +49,7 @@ class {public}({name}):
 
 @pytest.mark.slow
 def test_reference_turn_by_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With our own classes in the place of the public ones: the same texts."""
+    """With our own classes in the place of the public ones: the same texts. One family in fresh processes, one in forked."""
     for family, file, public, name in (
         ("huginn_ref", "raven_modeling_minimal", "RavenForCausalLM", "HuginnForCausalLM"),
         ("ouro_ref", "modeling_ouro", "OuroForCausalLM", "OuroForCausalLM"),
@@ -58,9 +59,12 @@ def test_reference_turn_by_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         named = f"Our{public}" if public == name else public
         text = PUBLIC.format(name=name, public=named) + (f"\n{public} = {named}\n" if named != public else "")
         (tmp_path / family / f"{file}.py").write_text(text)
-    makers = {"huginn": lambda: tiny_huginn(vocab_size=1000), "ouro": lambda: tiny_ouro(vocab_size=1000)}
-    monkeypatch.setattr(reference, "MAKERS", makers)
+    asked, found = (f"{sys.executable},{tmp_path}", (8,), 1, 2, lambda _: None), {}
     with torch.random.fork_rng():
-        found = reference.bench_reference(f"{sys.executable},{tmp_path}", (8,), 1, 2, lambda _: None)
+        monkeypatch.setattr(reference, "MAKERS", {"huginn": lambda: tiny_huginn(vocab_size=1000)})
+        found |= reference.bench_reference(*asked)
+        monkeypatch.setattr(reference, "MAKERS", {"ouro": lambda: tiny_ouro(vocab_size=1000)})
+        monkeypatch.setattr(reference.subprocess, "Popen", ForkedScript)
+        found |= reference.bench_reference(*asked)
     assert all(each["8"]["same_text"] and each["8"]["decode"]["median"] > 0 for each in found.values())
     assert len(tables({"reference": found})[0].rows) == 2

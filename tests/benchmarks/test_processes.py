@@ -1,5 +1,6 @@
 """What runs in processes of its own, or needs a compiler."""
 
+import json
 from functools import partial
 
 import pytest
@@ -10,6 +11,7 @@ from benchmarks.compiled import bench_compiled
 from benchmarks.memory import bench_load, bench_memory, resident
 from loopcd.bench.tables import tables
 from loopcd.models import HuginnConfig
+from processes import printed
 from tools import tiny_ouro
 
 pytestmark = pytest.mark.slow
@@ -23,7 +25,9 @@ def test_loading_is_measured_in_a_fresh_process() -> None:
 
 
 def test_generating_is_measured_plain_and_drafted(folders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In forked processes; fresh ones are those of loading, above."""
     monkeypatch.setattr(memory, "METHODS", ("loopcd",))
+    monkeypatch.setattr(memory, "_apart", lambda script, *arguments: json.loads(printed(script, *arguments)))
     found = bench_memory(folders[:1], (1,), 4, lambda _: None, contexts=(60,))
     if resident("VmHWM") is None:
         assert found == {}

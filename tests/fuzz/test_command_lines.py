@@ -1,6 +1,10 @@
-"""500 command lines that somebody might mistype, paste or be talked into: each is run or refused in a sentence."""
+"""Command lines that somebody might mistype, paste or be talked into: each is run or refused in a sentence.
+
+LOOPCD_LINES=2000 tries so many.
+"""
 
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,7 @@ from tools import tiny_huginn, tiny_ouro
 
 __all__ = ["one_thread"]
 
-LINES, SHARDS = 500, 10
+LINES, SHARDS = int(os.environ.get("LOOPCD_LINES", "200")), 10
 ODD = [
     "",
     " ",
