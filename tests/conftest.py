@@ -17,18 +17,8 @@ settings.load_profile("loopcd")
 # `-m fast`: what is run after every change. Of each room what fails first when something is broken, a minute in all.
 FAST = {
     ".": {"house"},
-    "models": {
-        "cache",
-        "golden",
-        "golden_families",
-        "int8",
-        "memory",
-        "places",
-        "readouts",
-        "recognition",
-        "refused",
-    },
-    "decoding": {"auto", "batch", "chat", "loopcd", "memory", "passes", "rules", "thinking"},
+    "models": {"cache", "golden", "golden_families", "places", "readouts", "recognition", "refused"},
+    "decoding": {"batch", "chat", "loopcd", "memory", "passes", "rules", "thinking"},
     "tracing": {"files", "record", "trace", "writing"},
     "evaluation": {"data", "graders", "paper", "plan", "report", "statistics", "table", "tasks"},
     "analysis": {"intervals", "scaling", "statistics"},

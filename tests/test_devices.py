@@ -67,11 +67,6 @@ def place(request: pytest.FixtureRequest) -> Callable[[LoopedModel], LoopedModel
     return placing(request.param)
 
 
-@pytest.fixture(params=list(MAKERS))
-def family(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
 @cache
 def on_the_cpu(name: str, family: str) -> list[list[int]]:
     ids, mask, options = asked(name)
@@ -81,7 +76,13 @@ def on_the_cpu(name: str, family: str) -> list[list[int]]:
 def asked(name: str) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
     """Two rows, one padded, and what `generate` is called with."""
     ids, mask = left_padded([random_ids(1, 7)[0], random_ids(1, 5, seed=1)[0]])
-    options = {"custom_generate": METHODS[name], "max_new_tokens": 3, "do_sample": False, "tokenizer": TOKENIZER}
+    options = {
+        "custom_generate": METHODS[name],
+        "max_new_tokens": 3,
+        "num_loops": 3,
+        "do_sample": False,
+        "tokenizer": TOKENIZER,
+    }
     return ids, mask, options
 
 
@@ -108,7 +109,8 @@ def test_methods(name: str, family: str, where: str) -> None:
         made = model.generate(there, attention_mask=its_mask, **options)
         assert made.device.type == "standin"
         assert made.tolist() == wanted
-        assert model.generate(there[:1], **options).tolist() == wanted[:1]
+        if where == "one":
+            assert model.generate(there[:1], **options).tolist() == wanted[:1]
 
 
 @pytest.mark.parametrize(("family", "where"), zip(MAKERS, SPLITS, strict=True))
@@ -135,7 +137,9 @@ def test_texts_traces_and_streams(family: str, where: str) -> None:
         assert tracer.add(65).token_ids.tolist() == [65]
 
 
-def test_the_plain_ways(family: str, place: Callable[[LoopedModel], LoopedModel]) -> None:
+@pytest.mark.parametrize(("family", "where"), zip(MAKERS, SPLITS, strict=True))
+def test_the_plain_ways(family: str, where: str) -> None:
+    place = placing(where)
     ids, plain = random_ids(2, 6), MAKERS[family]()
     logits, wanted = loop_logits(plain, ids), plain.generate(ids, max_new_tokens=4, do_sample=False).tolist()
     with devices():
@@ -177,8 +181,7 @@ EXITS = {
 }
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("name", EXITS)
+@pytest.mark.parametrize(("name", "rows"), [*((name, 3) for name in EXITS), ("latent", 1), ("gate", 1)])
 def test_early_exit_waits_once_in_four_loops_and_leaves_where_it_did(name: str, rows: int) -> None:
     rule, loops, ids = EXITS[name], 8, random_ids(rows, 3)
     if rule.criterion == "gate":

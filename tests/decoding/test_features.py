@@ -64,9 +64,9 @@ def test_draws_follow_the_contrast(own_model: LoopedModel) -> None:
 
 
 def test_loopcd_generate_draws_from_the_same_distribution(own_model: LoopedModel) -> None:
-    draws, temperature = 1500, 2.0
+    draws, temperature = 700, 2.0
     made = loopcd.generate(
-        own_model, None, [IDS[0].tolist()] * draws, METHOD, max_new_tokens=1, temperature=temperature, batch_size=500
+        own_model, None, [IDS[0].tolist()] * draws, METHOD, max_new_tokens=1, temperature=temperature, batch_size=350
     )
     flattened = {v: p ** (1 / temperature) for v, p in contrast_scores(own_model, Text(IDS[0].tolist())).items()}
     counts = torch.tensor([each.token_ids[0] for each in made]).bincount(minlength=own_model.config.vocab_size)

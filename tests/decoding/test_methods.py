@@ -1,6 +1,7 @@
 """The methods that LoopCD is compared with, and selective LoopCD, each against a slow reading."""
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -162,9 +163,16 @@ class Signs:
 
 
 @pytest.mark.parametrize(
-    "where", ["all", "hard", "easy", "numeric", "operator", "hard numeric", "easy & operator", "hard∩operator"]
+    ("family", "where"),
+    [
+        *product(["huginn", "ouro"], ["hard", "easy", "numeric"]),
+        ("huginn", "all"),
+        ("ouro", "operator"),
+        ("huginn", "hard numeric"),
+        ("ouro", "easy & operator"),
+        ("huginn", "hard∩operator"),
+    ],
 )
-@pytest.mark.parametrize("family", ["huginn", "ouro"])
 def test_selective_loopcd_by_a_slow_reading(family: str, where: str) -> None:
     model = MAKERS[family](5 if family == "huginn" else 3)
     with torch.no_grad():

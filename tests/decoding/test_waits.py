@@ -21,7 +21,7 @@ def waits(method: Any, rows: int) -> float:
     with devices():
         model, ids = placed(tiny_huginn().bfloat16(), "standin:0"), random_ids(rows, 5).to("standin:0")
         found = []
-        for count in (3, 11):
+        for count in (3, 9):
             with counting() as counts:
                 made = run(model, ids, method, count=count)
             steps = count if made.drafts is None else made.drafts.rounds + made.drafts.plain

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from transformers import AutoModelForCausalLM
 
 import loopcd
 from loopcd.cli import main
+from processes import printed
 from tools import GOLDEN, configure, logits_of, random_ids, refused, save_model, tiny_huginn, tiny_ouro, tiny_parcae
 
 # Code in a tokenizer
@@ -84,11 +83,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 def test_absurd_sizes_take_no_memory(tmp_path: Path) -> None:
     """Of a checkpoint of a megabyte; each is refused by both doors, together within 200 MB."""
     save_model(tmp_path, tiny_ouro())
-    made = subprocess.run(
-        [sys.executable, "-c", MEASURE, str(tmp_path), json.dumps(ABSURD)], capture_output=True, text=True, timeout=300
-    )
-    *said, megabytes = made.stdout.splitlines()
-    assert made.returncode == 0, made.stderr
+    *said, megabytes = printed(MEASURE, str(tmp_path), json.dumps(ABSURD)).splitlines()
     assert len(said) == 2 * len(ABSURD) and not any(line.startswith("LOADED") for line in said), said
     assert int(megabytes) < 200
 

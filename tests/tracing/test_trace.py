@@ -26,6 +26,12 @@ def test_margins_and_probabilities() -> None:
     assert trace.plausible(0) == slice(0, 4) and trace.plausible(1) == slice(4, 5)
 
 
+def test_the_two_best_tokens_may_be_equal() -> None:
+    """As logits of 16 bits often are: the smaller id wins, by nothing."""
+    trace = hand_trace([[[0.0, 2.0, 1.0], [3.0, 3.0, 1.0]]])
+    assert trace.winner.tolist() == [0] and trace.margin[0].tolist() == [-2.0, 0.0]
+
+
 def test_what_methods_choose() -> None:
     trace = hand_trace(LOGITS, amateur_loop=2, strength=0.3, tokens=[1, 3])
     # z̃ = (0, 2 − 1.2, 1.5 − 0.3, 0) at the first token; the second has one plausible token
