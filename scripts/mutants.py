@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
@@ -142,6 +143,8 @@ def nearest_first(tests: list[str], stem: str, repo: Path) -> list[str]:
         return path.stem != f"test_{stem}", -words.count(stem) / len(words)
 
     found = [path for each in tests for path in sorted((repo / each).rglob("test_*.py")) or [repo / each]]
+    if find_spec("vllm") is None:  # named one by one they would be read, and fail, whatever was changed
+        found = [path for path in found if "vllm" not in path.relative_to(repo).parts]
     return [str(path.relative_to(repo)) for path in sorted(found, key=distance)]
 
 

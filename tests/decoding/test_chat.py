@@ -36,6 +36,11 @@ def model() -> Any:
     return tiny_ouro(vocab_size=261)
 
 
+def test_a_negative_prompt_begins_no_text(chatty: Any) -> None:
+    """It is read behind the text so far."""
+    assert loopcd.MTI(negative_prompt="NO!").negative_ids(chatty) == chatty("NO!", add_special_tokens=False).input_ids
+
+
 def test_messages_go_through_the_template_once(chatty: Any, model: Any) -> None:
     wanted = [BOS, *chatty("user:hi|A:", add_special_tokens=False).input_ids]
     assert chatty("x").input_ids[0] == BOS  # or the test would show nothing

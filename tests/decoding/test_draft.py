@@ -1,5 +1,7 @@
 """Drafting changes nothing but the time: same tokens, same draws, same counts."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -50,7 +52,7 @@ def test_drafted_is_undrafted(model, tokenizer, name):
     method, family = list(METHODS).index(name), FAMILIES.index(model.config.model_type)
     draft = [(1, 2), (2, 5)][(method + family) % 2]
     batch_size = [1, 4][(method // 2 + family) % 2]
-    options = {"max_new_tokens": 14, "batch_size": batch_size}
+    options: dict[str, Any] = {"max_new_tokens": 14, "batch_size": batch_size}
     plain = loopcd.generate(model, tokenizer, PROMPTS, METHODS[name](), **options)
     drafting = METHODS[name](draft=loopcd.SelfDraft(*draft, fallback=False))
     assert tokens(loopcd.generate(model, tokenizer, PROMPTS, drafting, **options)) == tokens(plain)
