@@ -29,7 +29,7 @@ def test_tokens_that_differ_are_not_called_the_same() -> None:
 
 
 def test_drafts_are_compared_with_their_own_method() -> None:
-    found = drafted(tiny_ouro(2, vocab_size=260), byte_tokenizer(), ["ab", "cd"])
+    found = drafted(tiny_ouro(2, vocab_size=260, num_hidden_layers=1, total_ut_steps=3), byte_tokenizer(), ["ab", "cd"])
     assert [(each.method, each.texts, each.same) for each in found] == [("greedy, drafted", 2, 2), ("LoopCD, drafted", 2, 2)]
     assert all(each.times_greedy > 0 for each in found)
 

@@ -1,7 +1,9 @@
 """What runs in processes of its own, or needs a compiler."""
 
 import json
+import os
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +19,19 @@ from tools import tiny_ouro
 pytestmark = pytest.mark.slow
 
 
-def test_loading_is_measured_in_a_fresh_process() -> None:
+def forked(script: str, *arguments: str) -> dict[str, Any]:
+    """As `memory._apart`, in a process that need not import everything again."""
+    return json.loads(printed(script, *arguments))
+
+
+def test_what_a_process_of_its_own_prints_is_read() -> None:
+    script = "import json, os, sys; print(json.dumps({'given': sys.argv[1:], 'process': os.getpid()}))"
+    told = memory._apart(script, "a", "b")
+    assert told["given"] == ["a", "b"] and told["process"] != os.getpid()
+
+
+def test_loading_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_apart", forked)
     config = HuginnConfig(n_embd=64, n_heads=4, intermediate_size=64, vocab_size=128, mean_recurrence=2)
     told = bench_load(config, lambda _: None)
     assert told["checkpoint_bytes"] > 4 * 64 * 128
@@ -25,9 +39,8 @@ def test_loading_is_measured_in_a_fresh_process() -> None:
 
 
 def test_generating_is_measured_plain_and_drafted(folders: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """In forked processes; fresh ones are those of loading, above."""
     monkeypatch.setattr(memory, "METHODS", ("loopcd",))
-    monkeypatch.setattr(memory, "_apart", lambda script, *arguments: json.loads(printed(script, *arguments)))
+    monkeypatch.setattr(memory, "_apart", forked)
     found = bench_memory(folders[:1], (1,), 4, lambda _: None, contexts=(60,))
     if resident("VmHWM") is None:
         assert found == {}

@@ -1,5 +1,6 @@
 """A text that runs ahead of itself gets the tokens that it gets undrafted; and it runs ahead only while that pays."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -40,9 +41,9 @@ def agreeing() -> LoopedModel:
     return model
 
 
-@pytest.fixture(scope="module", params=[*MAKERS, *LATER])
-def model(request: pytest.FixtureRequest) -> LoopedModel:
-    return sharp({**MAKERS, **LATER}[request.param]())
+@pytest.fixture(scope="module")
+def sharpened() -> dict[str, LoopedModel]:
+    return {name: sharp(make()) for name, make in {**MAKERS, **LATER}.items()}
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +55,11 @@ def ids_of(seed: int = 0, length: int = 6) -> Any:
     return torch.randint(3, 250, (1, length), generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_wave_is_undrafted(model: LoopedModel, name: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "name"), [*product(MAKERS, METHODS), *product(LATER, ("amateur after the draft", "own coda", "guidance"))]
+)
+def test_a_wave_is_undrafted(sharpened: dict[str, LoopedModel], family: str, name: str) -> None:
+    model = sharpened[family]
     plain = run(model, ids_of(), METHODS[name](), count=14)
     made = run(model, ids_of(), METHODS[name](draft=WAVE), count=14)
     assert made.sequences.tolist() == plain.sequences.tolist()
@@ -95,7 +99,9 @@ def test_a_wave_of_right_drafts_takes_a_tick_for_each_loop_of_a_draft() -> None:
     assert report.ticks == 4 + 19 * 2
 
 
-def test_draws_are_those_of_the_undrafted_text(model: LoopedModel) -> None:
+@pytest.mark.parametrize("family", [*MAKERS, *LATER])
+def test_draws_are_those_of_the_undrafted_text(sharpened: dict[str, LoopedModel], family: str) -> None:
+    model = sharpened[family]
     options = {"max_new_tokens": 12, "temperature": 0.8, "top_p": 0.9, "seed": 5, "batch_size": 2}
     prompts = [[5, 6, 7], [9], [4, 4, 8, 10]]
     plain = loopcd.generate(model, None, prompts, loopcd.LoopCD(1, 0.3), **options)
