@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import cycle, islice
 from typing import Any
 
 from loopcd.bench.subjects import MEDIUM, Subject, disagreeing, sharpen
 from loopcd.bench.timing import NOTHING, Sample, Stopwatch, ratio
 from loopcd.decoding import Greedy, LoopCD, Method
 from loopcd.models import LoopedModel
+from loopcd.models.loading import load
 
 METHODS: dict[str, Method] = {
     "greedy": Greedy(),
@@ -48,12 +50,12 @@ def side_by_side(subject: Subject, methods: Mapping[str, Method], prompts: Seque
     return SideBySide(samples, {name: count / made for name, count in contested.items()})
 
 
-def measure_overhead(subject: Subject, batch: int, rounds: int) -> dict[str, Any]:
-    """Ratios to greedy, each round with prompts of its own."""
+def measure_overhead(subject: Subject, prompts: Sequence[Sequence[int]], batch: int, rounds: int) -> dict[str, Any]:
+    """Ratios to greedy, each round with the next prompts."""
     methods = {name: method for name, method in METHODS.items() if not _same_without_coda(subject.model, name)}
-    side_by_side(Subject(subject.name, subject.model, None, 3), methods, subject.prompts(batch), 0)  # warm-up
-    prompts = subject.prompts(rounds * batch)
-    done = [side_by_side(subject, methods, prompts[i * batch :][:batch], i) for i in range(rounds)]
+    side_by_side(replace(subject, max_new_tokens=3), methods, prompts[:batch], 0)  # warm-up
+    around = cycle(prompts)
+    done = [side_by_side(subject, methods, list(islice(around, batch)), turn) for turn in range(rounds)]
 
     def column(name: str) -> list[Sample]:
         return [each.samples[name] for each in done]
@@ -71,17 +73,27 @@ def _same_without_coda(model: LoopedModel, name: str) -> bool:
 
 
 def bench_overhead(
-    vocabularies: Sequence[int], rounds: int, tokens: int, say: Callable[[str], None], batch: int = 1
+    trained: Mapping[str, Sequence[int]], vocabularies: Sequence[int], rounds: int, tokens: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """By model, vocabulary and head: random, where nearly every position is contested, and sharpened to a realistic share."""
+    """By model, vocabulary and case: `trained` ones on real prompts in batches of these sizes; medium ones with a random head,
+    where nearly every position is contested, and one sharpened to a realistic share."""
     found: dict[str, Any] = {}
+    for name, batches in trained.items():
+        model, tokenizer = load(name)
+        subject = Subject(name, model, None, min(tokens, 18))  # by then few texts have ended: nothing ends them here
+        prompts = Subject(name, model, tokenizer, tokens).prompts(max(64, *batches))
+        for batch in batches:
+            say(f"overhead: {name}, batch {batch}")
+            told = measure_overhead(subject, prompts, batch, rounds)
+            found.setdefault(name, {}).setdefault(str(model.config.vocab_size), {})[f"batch {batch}"] = told
     for name, make in MEDIUM.items():
         for vocabulary in vocabularies:
             subject = Subject(name, make(vocabulary), None, tokens)
-            for head in ("random", "sharpened"):
-                say(f"overhead: {name}, vocabulary {vocabulary}, {head} head")
-                if head == "sharpened":
-                    sharpen(replace(subject, model=disagreeing(subject.model)), subject.prompts(rounds * batch))
-                told = measure_overhead(subject, batch, rounds)
+            prompts = subject.prompts(rounds)
+            for head in ("random head", "sharpened head"):
+                say(f"overhead: {name}, vocabulary {vocabulary}, {head}")
+                if head == "sharpened head":
+                    sharpen(replace(subject, model=disagreeing(subject.model)), prompts)
+                told = measure_overhead(subject, prompts, 1, rounds)
                 found.setdefault(name, {}).setdefault(str(vocabulary), {})[head] = told
     return found

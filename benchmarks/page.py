@@ -44,6 +44,12 @@ calling hundreds of operators one after the other. There a loop over several tok
 which is what drafting lives on.
 """
 
+_COSTS = """## What LoopCD costs
+
+Greedy and LoopCD side by side, a token each by turns: the built-in models on real prompts, and medium ones with random weights,
+where nearly every position is contested; a sharpened head gives a share like that of a trained model.
+"""
+
 _DEVICES = """## What each device costs
 
 - **The amateur's coda.** It is asked only where a second token is plausible: one token of each contested row, beside the
@@ -149,7 +155,7 @@ def page(run: Mapping[str, Any], views: Mapping[str, Outlook], plot: str) -> str
     for title in ("Decoding", "Across batches and contexts", "Where the time of a step goes"):
         parts += [made[title].markdown()] if title in made else []
     if "What LoopCD costs" in made:
-        parts += ["## What LoopCD costs", _contested(run), made["What LoopCD costs"].markdown()]
+        parts += [_COSTS, made["What LoopCD costs"].markdown()]
     if "What each device costs, as a share of a step" in made:
         parts += [_DEVICES, made["What each device costs, as a share of a step"].markdown()]
     for title in ("Compiling", "Memory of drafting", "Loading"):
@@ -169,15 +175,6 @@ def _rounds(run: Mapping[str, Any]) -> str:
 def _refused(run: Mapping[str, Any]) -> str:
     lines = [f"- {model}, {name}: {why}" for model, each in run.get("refused", {}).items() for name, why in each.items()]
     return "Not run:\n" + "\n".join(lines) if lines else ""
-
-
-def _contested(run: Mapping[str, Any]) -> str:
-    shares = [f"{name} {percent(told['contested'])}" for name, told in run.get("models", {}).items()]
-    real = f" On real prompts the share is: {', '.join(shares)}." if shares else ""
-    return (
-        "Greedy and LoopCD side by side, token by token. Random weights make nearly every position contested; "
-        f"a sharpened head gives a share like that of a trained model.{real}"
-    )
 
 
 def traffic_table(views: Mapping[str, Outlook]) -> Table:

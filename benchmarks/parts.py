@@ -44,7 +44,9 @@ def register() -> None:
 
 def _overhead(settings: Settings, say: Say) -> dict[str, Any]:
     vocabularies = (4096,) if settings.quick else (4096, 65536)
-    return bench_overhead(vocabularies, settings.of(1, 7, settings.rounds), settings.of(5, 24, settings.max_new_tokens), say)
+    batches = settings.batches[:1] if settings.quick else settings.batches
+    rounds, tokens = settings.of(1, 7, settings.rounds), settings.of(5, 24, settings.max_new_tokens)
+    return bench_overhead(dict.fromkeys(names(settings), batches), vocabularies, rounds, tokens, say)
 
 
 def _worst(settings: Settings, say: Say) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from loopcd.evaluation.table import Table
 def overhead_tables(overhead: Mapping[str, Any]) -> Iterator[Table]:
     names = ["loopcd/greedy", "loopcd eager/greedy", "loopcd own coda/greedy"]
     rows = [
-        [f"{model}, vocabulary {vocabulary}, {head} head", percent(told["contested"]), *(spread(told.get(n)) for n in names)]
+        [f"{model}, vocabulary {vocabulary}, {head}", percent(told["contested"]), *(spread(told.get(n)) for n in names)]
         for model, by_vocabulary in overhead.items()
         for vocabulary, heads in by_vocabulary.items()
         for head, told in heads.items()
