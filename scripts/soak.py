@@ -150,7 +150,8 @@ async def soak(name: str, server: psutil.Process, url: str, seconds: float, leve
         await run(traffic, max(levels), min(60.0, seconds / 10), seed=99)  # until what is allocated once is allocated
         memory = [resident(server)]
         watching = asyncio.create_task(watch(server, seconds / LOOKS, memory))
-        tallies = [await run(traffic, level, seconds / len(levels), seed) for seed, level in enumerate(levels)]
+        most_first = sorted(levels, reverse=True)  # more at once take more memory, once
+        tallies = [await run(traffic, level, seconds / len(levels), seed) for seed, level in enumerate(most_first)]
         watching.cancel()
     memory.append(resident(server))
     click.echo(f"\n{name}: memory in MB, over the time: {', '.join(f'{each / 1e6:.0f}' for each in memory)}\n")
