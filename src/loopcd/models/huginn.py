@@ -35,15 +35,14 @@ class HuginnAttention(nn.Module):
         """Queries, keys and values, each [rows, heads, time, head_dim], with the positions in them; these are cos and sin, or
         complex numbers alone."""
         rows, time, _ = x.shape
-        rotated = self.heads + self.kv_heads
         qkv = self.Wqkv(x).view(rows, time, -1, self.head_dim)  # [rows, time, heads + 2 kv_heads, head_dim]
-        qk, value = qkv[:, :, :rotated], qkv[:, :, rotated:]
+        qk, value = torch.split_with_sizes(qkv, (self.heads + self.kv_heads, self.kv_heads), dim=2)
         if sin is None:
             qk = rotate_complex(self._biased(qk), cos)
         else:
             qk = rotate_neighbours((qk if self.qk_bias is None else qk + self._bias()).float(), cos, sin)
-        qk = qk.to(value.dtype).transpose(1, 2)
-        return qk[:, : self.heads], qk[:, self.heads :], value.transpose(1, 2)
+        query, key = torch.split_with_sizes(qk.to(value.dtype).transpose(1, 2), (self.heads, self.kv_heads), dim=1)
+        return query, key, value.transpose(1, 2)
 
     def _biased(self, qk: Tensor) -> Tensor:
         """In float32, by one kernel."""
@@ -69,9 +68,8 @@ class HuginnMLP(nn.Module):
         return self.proj(self.gated(x))
 
     def gated(self, x: Tensor) -> Tensor:
-        both = self.fc(x)
-        half = both.shape[-1] // 2
-        return F.silu(both[..., :half]) * both[..., half:]
+        gate, up = self.fc(x).chunk(2, dim=-1)
+        return F.silu(gate) * up
 
 
 class HuginnLayer(LoopedLayer):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from math import pi
+from math import pi, sqrt
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -33,10 +33,11 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
     def _few_small_steps(self, x: Tensor) -> Tensor:
-        # PyTorch has no fused kernel of this norm for CPUs; for one token its composite costs more than the attention
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        scale = torch.addcmul(_scalar(self.eps), norm, norm, value=1 / x.shape[-1]).rsqrt_()
-        return torch.mul(x, scale).mul_(self.weight)
+        # PyTorch has no fused kernel of this norm for CPUs; for one token its composite costs more than the attention.
+        # x / √(mean(x²) + eps) is x · √width / √(norm² + width · eps)
+        width = x.shape[-1]
+        length = torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), _scalar(sqrt(width * self.eps)))
+        return torch.addcdiv(_scalar(0.0), x, length, value=sqrt(width)).mul_(self.weight)
 
 
 @lru_cache(maxsize=8)
@@ -134,8 +135,7 @@ def rotate_neighbours(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def rotate_complex(x: Tensor, turns: Tensor) -> Tensor:
     """As `rotate_neighbours`, the pairs of x (float32) taken for complex numbers: one kernel."""
-    pairs = torch.view_as_complex(x.view(*x.shape[:-1], x.shape[-1] // 2, 2))
-    return torch.view_as_real(pairs * turns).flatten(-2)
+    return (x.view(torch.complex64) * turns).view(torch.float32)
 
 
 def rotate_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -154,14 +154,19 @@ def add_product(x: Tensor, linear: nn.Module, y: Tensor) -> Tensor:
 
 def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
     """Attention by transformers' interface: [rows, heads, time, head_dim] -> [rows, time, heads × head_dim]."""
-    implementation = module.config._attn_implementation or "sdpa"
-    function = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention)
+    function = ALL_ATTENTION_FUNCTIONS.get_interface(_implementation(module.config), eager_attention)
     if function is sdpa_attention_forward and mask is None and query.shape[2] == 1 and module.num_key_value_groups == 1:
         # the same call without what surrounds it, which for one token takes longer than the attention
         output = F.scaled_dot_product_attention(query, key, value).transpose(1, 2)
         return output.reshape(*output.shape[:2], -1)
     output, _ = function(module, query, key, value, mask, scaling=query.shape[-1] ** -0.5, dropout=0.0)
     return output.view(*output.shape[:2], -1)
+
+
+def _implementation(config: Any) -> str:
+    """The attention that a configuration names; read past the configuration's own lookup of attributes, which takes long."""
+    found = object.__getattribute__(config, "__dict__").get("_attn_implementation_internal")
+    return found or config._attn_implementation or "sdpa"
 
 
 class LoopedLayer(nn.Module):
@@ -254,9 +259,9 @@ class LlamaAttention(nn.Module):
         """Queries, keys and values, each [rows, heads, time, head_dim], with the positions in them."""
         rows, time, _ = x.shape
         qkv = together(x, self.q_proj, self.k_proj, self.v_proj).view(rows, time, -1, self.head_dim)
-        rotated = self.heads + self.kv_heads
-        qk = rotate_halves(qkv[:, :, :rotated], cos, sin).transpose(1, 2)
-        return qk[:, : self.heads], qk[:, self.heads :], qkv[:, :, rotated:].transpose(1, 2)
+        qk, value = torch.split_with_sizes(qkv, (self.heads + self.kv_heads, self.kv_heads), dim=2)
+        query, key = torch.split_with_sizes(rotate_halves(qk, cos, sin).transpose(1, 2), (self.heads, self.kv_heads), dim=1)
+        return query, key, value.transpose(1, 2)
 
 
 class LlamaMLP(nn.Module):

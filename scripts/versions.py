@@ -1,0 +1,131 @@
+"""Is one checkout slower than another? `python scripts/versions.py OLD NEW [--pairs 8] [--jobs tiny-huginn,greedy,1 ...]`
+
+A process for each checkout, both on the same core at the same time: the system gives them turns of a few milliseconds, so
+whatever slows the machine down slows both, and each counts its own CPU time. Processes of one checkout still differ (where
+their memory came to lie), so a pair gives one ratio, the median of its rounds', and what is told is the median of the pairs' ratios
+with its 95 % interval by bootstrap. OLD twice shows what the measure can tell apart.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+JOBS = (
+    *(
+        f"{model},{method},{batch}"
+        for method in ("greedy", "loopcd")
+        for batch in (1, 8, 64)
+        for model in ("tiny-huginn", "tiny-ouro")
+    ),
+    *(f"{model},draft,{batch}" for batch in (1, 8) for model in ("tiny-huginn", "tiny-ouro")),
+    "tiny-huginn,exit,1",
+)
+TOKENS = 64
+
+
+def work() -> None:
+    """The process of one checkout: a job a line on standard input, its seconds of CPU by round on standard output."""
+    import torch
+
+    import loopcd
+    from loopcd.evaluation.tasks import steps
+
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    methods = {
+        "greedy": loopcd.Greedy(),
+        "loopcd": loopcd.LoopCD(),
+        "draft": loopcd.LoopCD(draft=loopcd.SelfDraft(loops=None, length=None)),
+        "exit": loopcd.Greedy(exit=loopcd.EarlyExit(min_loops=4)),
+    }
+    prompts = [each.prompt for each in steps.problems("steps", "test", 64)]
+    models: dict[str, Any] = {}
+    print("ready", flush=True)
+    for line in sys.stdin:
+        name, method, batch, rounds = json.loads(line)
+        model, tokenizer = models.get(name) or models.setdefault(name, loopcd.load(name))
+        seconds, texts = [], []
+        for _ in range(rounds):
+            begun = time.process_time()
+            found = loopcd.generate(model, tokenizer, prompts[:batch], methods[method], max_new_tokens=TOKENS, batch_size=batch)
+            seconds.append(time.process_time() - begun)
+            texts = [str(each) for each in found]
+        print(json.dumps([seconds, hashlib.sha256("\n".join(texts).encode()).hexdigest()]), flush=True)
+
+
+def start(tree: Path, core: int) -> "subprocess.Popen[str]":
+    """A process that works with this checkout's package, on this core alone."""
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+    process = subprocess.Popen(
+        [sys.executable, __file__, "--work"], env=environment, cwd=tree, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+    )  # fmt: skip
+    return process
+
+
+def ask(processes: Sequence["subprocess.Popen[str]"], job: str, rounds: int) -> list[Any]:
+    """Both do the job at the same time."""
+    name, method, batch = job.split(",")
+    for each in processes:
+        assert each.stdin
+        each.stdin.write(json.dumps([name, method, int(batch), rounds]) + "\n")
+        each.stdin.flush()
+    return [json.loads(each.stdout.readline()) for each in processes if each.stdout]
+
+
+def pair(old: Path, new: Path, jobs: Sequence[str], rounds: int, core: int) -> dict[str, tuple[float, bool]]:
+    """By job: how much more a second of CPU gets done in the new checkout, and whether the texts are the same."""
+    processes = [start(old, core), start(new, core)]
+    for each in processes:
+        if not each.stdout or each.stdout.readline().strip() != "ready":
+            raise SystemExit(f"versions: the package of {old if each is processes[0] else new} does not start")
+    found = {}
+    for job in jobs:
+        ask(processes, job, 2)  # warm-up
+        (before, text), (now, same) = ask(processes, job, rounds)
+        found[job] = (statistics.median(before) / statistics.median(now), text == same)
+    for each in processes:
+        each.communicate()
+    return found
+
+
+def interval(ratios: Sequence[float]) -> tuple[float, float]:
+    """95 % of the medians of as many ratios drawn from these."""
+    draw = random.Random(0)
+    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(2000))
+    return medians[50], medians[1949]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("old", type=Path)
+    parser.add_argument("new", type=Path)
+    parser.add_argument("--jobs", nargs="*", default=JOBS, help="MODEL,METHOD,BATCH each; methods: greedy, loopcd, draft, exit")
+    parser.add_argument("--pairs", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--core", type=int, default=0)
+    given = parser.parse_args()
+    told: dict[str, list[tuple[float, bool]]] = {job: [] for job in given.jobs}
+    for number in range(given.pairs):
+        trees = (given.old.resolve(), given.new.resolve())
+        for job, found in pair(*trees, given.jobs, given.rounds, given.core).items():
+            told[job].append(found)
+        print(f"pair {number + 1} of {given.pairs}", file=sys.stderr, flush=True)
+    for job, found in told.items():
+        ratios = [ratio for ratio, _ in found]
+        low, high = interval(ratios)
+        same = "" if all(same for _, same in found) else "  other texts"
+        print(f"{job:24} {statistics.median(ratios):.3f} ({low:.3f}-{high:.3f}) of {sorted(round(r, 2) for r in ratios)}{same}")
+
+
+if __name__ == "__main__":
+    work() if sys.argv[1:] == ["--work"] else main()
