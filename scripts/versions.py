@@ -2,8 +2,8 @@
 
 A process for each checkout, both on the same core at the same time: the system gives them turns of a few milliseconds, so
 whatever slows the machine down slows both, and each counts its own CPU time. Processes of one checkout still differ (where
-their memory came to lie), so a pair gives one ratio, the median of its rounds', and what is told is the median of the pairs' ratios
-with its 95 % interval by bootstrap. OLD twice shows what the measure can tell apart.
+their memory came to lie), so a pair gives one ratio, of its rounds' medians, and what is told is the median of the pairs'
+ratios with its 95 % interval by bootstrap. OLD twice shows what the measure can tell apart.
 """
 
 import argparse
@@ -17,19 +17,20 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+BUILT_IN = ("tiny-huginn", "tiny-ouro")
 JOBS = (
-    *(
-        f"{model},{method},{batch}"
-        for method in ("greedy", "loopcd")
-        for batch in (1, 8, 64)
-        for model in ("tiny-huginn", "tiny-ouro")
-    ),
-    *(f"{model},draft,{batch}" for batch in (1, 8) for model in ("tiny-huginn", "tiny-ouro")),
+    *(f"{model},{method},{batch}" for method in ("greedy", "loopcd") for batch in (1, 8, 64) for model in BUILT_IN),
+    *(f"{model},draft,{batch}" for batch in (1, 8) for model in BUILT_IN),
     "tiny-huginn,exit,1",
 )
 TOKENS = 64
+
+
+def say(line: str, file: TextIO = sys.stdout) -> None:
+    file.write(line + "\n")
+    file.flush()
 
 
 def work() -> None:
@@ -49,7 +50,7 @@ def work() -> None:
     }
     prompts = [each.prompt for each in steps.problems("steps", "test", 64)]
     models: dict[str, Any] = {}
-    print("ready", flush=True)
+    say("ready")
     for line in sys.stdin:
         name, method, batch, rounds = json.loads(line)
         model, tokenizer = models.get(name) or models.setdefault(name, loopcd.load(name))
@@ -59,16 +60,15 @@ def work() -> None:
             found = loopcd.generate(model, tokenizer, prompts[:batch], methods[method], max_new_tokens=TOKENS, batch_size=batch)
             seconds.append(time.process_time() - begun)
             texts = [str(each) for each in found]
-        print(json.dumps([seconds, hashlib.sha256("\n".join(texts).encode()).hexdigest()]), flush=True)
+        say(json.dumps([seconds, hashlib.sha256("\n".join(texts).encode()).hexdigest()]))
 
 
 def start(tree: Path, core: int) -> "subprocess.Popen[str]":
     """A process that works with this checkout's package, on this core alone."""
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-    process = subprocess.Popen(
-        [sys.executable, __file__, "--work"], env=environment, cwd=tree, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, preexec_fn=lambda: os.sched_setaffinity(0, {core}),
-    )  # fmt: skip
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    process = subprocess.Popen([sys.executable, str(Path(__file__).resolve()), "--work"], env=environment, cwd=tree, **pipes)
+    os.sched_setaffinity(process.pid, {core})  # threads that it starts later inherit this
     return process
 
 
@@ -114,17 +114,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--core", type=int, default=0)
     given = parser.parse_args()
+    for tree in (given.old, given.new):
+        if not (tree / "src" / "loopcd").is_dir():
+            parser.error(f"{tree} has no src/loopcd: give two checkouts of this project")
     told: dict[str, list[tuple[float, bool]]] = {job: [] for job in given.jobs}
     for number in range(given.pairs):
         trees = (given.old.resolve(), given.new.resolve())
         for job, found in pair(*trees, given.jobs, given.rounds, given.core).items():
             told[job].append(found)
-        print(f"pair {number + 1} of {given.pairs}", file=sys.stderr, flush=True)
+        say(f"pair {number + 1} of {given.pairs}", file=sys.stderr)
     for job, found in told.items():
         ratios = [ratio for ratio, _ in found]
         low, high = interval(ratios)
         same = "" if all(same for _, same in found) else "  other texts"
-        print(f"{job:24} {statistics.median(ratios):.3f} ({low:.3f}-{high:.3f}) of {sorted(round(r, 2) for r in ratios)}{same}")
+        say(f"{job:24} {statistics.median(ratios):.3f} ({low:.3f}-{high:.3f}) of {sorted(round(r, 2) for r in ratios)}{same}")
 
 
 if __name__ == "__main__":

@@ -152,6 +152,8 @@ class Request:
     def rows_at_once(self, longest: int, wanted: int) -> int:
         """As many of the texts, of prompts of up to `longest` tokens, as there is memory for."""
         wanted = min(wanted, _ran_out.get(self.model, wanted))
+        if wanted == 1:
+            return 1
         fitting = rows_that_fit(self.model, min(longest + self.max_new_tokens, self.model.max_context), self.num_loops)
         if fitting is None or fitting >= wanted:
             return wanted

@@ -35,7 +35,8 @@ class HuginnAttention(nn.Module):
         """Queries, keys and values, each [rows, heads, time, head_dim], with the positions in them; these are cos and sin, or
         complex numbers alone."""
         rows, time, _ = x.shape
-        qkv = self.Wqkv(x).view(rows, time, -1, self.head_dim)  # [rows, time, heads + 2 kv_heads, head_dim]
+        own: Any = self._modules
+        qkv = own["Wqkv"](x).view(rows, time, -1, self.head_dim)  # [rows, time, heads + 2 kv_heads, head_dim]
         qk, value = torch.split_with_sizes(qkv, (self.heads + self.kv_heads, self.kv_heads), dim=2)
         if sin is None:
             qk = rotate_complex(self._biased(qk), cos)
@@ -47,14 +48,15 @@ class HuginnAttention(nn.Module):
     def _biased(self, qk: Tensor) -> Tensor:
         """In float32, by one kernel."""
         if qk.dtype == torch.float32:
-            return qk if self.qk_bias is None else qk + self._bias()
+            return qk if self._parameters.get("qk_bias") is None else qk + self._bias()
         made = torch.empty(qk.shape, dtype=torch.float32, device=qk.device)
         return made.copy_(qk) if self.qk_bias is None else torch.add(qk, self._bias(), out=made)
 
     def _bias(self) -> Tensor:
         """[heads + kv_heads, head_dim]; the checkpoint has as many rows for the keys as for the queries."""
-        assert self.qk_bias is not None
-        flat = self.qk_bias.view(-1, self.head_dim)
+        bias = self._parameters.get("qk_bias")
+        assert bias is not None
+        flat = bias.view(-1, self.head_dim)
         return flat if self.kv_heads == self.heads else flat[: self.heads + self.kv_heads]
 
 
@@ -65,10 +67,11 @@ class HuginnMLP(nn.Module):
         self.proj = nn.Linear(config.intermediate_size, config.n_embd, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.proj(self.gated(x))
+        return self._modules["proj"](self.gated(x))  # pyright: ignore[reportOptionalCall]
 
     def gated(self, x: Tensor) -> Tensor:
-        gate, up = self.fc(x).chunk(2, dim=-1)
+        own: Any = self._modules
+        gate, up = own["fc"](x).chunk(2, dim=-1)
         return F.silu(gate) * up
 
 
@@ -84,14 +87,17 @@ class HuginnLayer(LoopedLayer):
         self.mlp = HuginnMLP(config)
 
     def before(self, x: Tensor, cos: Tensor, sin: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        return self.attn.project(self.norm_1(x), cos, sin)
+        own: Any = self._modules
+        return own["attn"].project(own["norm_1"](x), cos, sin)
 
     def after(self, x: Tensor, attended: Tensor, spare: bool = False) -> Tensor:
+        own: Any = self._modules
+        mlp, proj = own["mlp"], own["attn"]._modules["proj"]
         if spare:
-            x = self.norm_2(add_product(x, self.attn.proj, attended))
-            return self.norm_4(add_product(x, self.mlp.proj, self.mlp.gated(self.norm_3(x))))
-        x = self.norm_2(self.attn.proj(attended) + x)
-        return self.norm_4(self.mlp(self.norm_3(x)) + x)
+            x = own["norm_2"](add_product(x, proj, attended))
+            return own["norm_4"](add_product(x, mlp.proj, mlp.gated(own["norm_3"](x))))
+        x = own["norm_2"](proj(attended) + x)
+        return own["norm_4"](mlp(own["norm_3"](x)) + x)
 
 
 class HuginnForCausalLM(RecurrentModel):

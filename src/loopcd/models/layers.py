@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from math import pi, sqrt
+from math import pi
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -33,11 +33,10 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
     def _few_small_steps(self, x: Tensor) -> Tensor:
-        # PyTorch has no fused kernel of this norm for CPUs; for one token its composite costs more than the attention.
-        # x / √(mean(x²) + eps) is x · √width / √(norm² + width · eps)
-        width = x.shape[-1]
-        length = torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), _scalar(sqrt(width * self.eps)))
-        return torch.addcdiv(_scalar(0.0), x, length, value=sqrt(width)).mul_(self.weight)
+        # PyTorch has no fused kernel of this norm for CPUs; for one token its composite costs more than the attention
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        scale = torch.addcmul(_scalar(self.eps), norm, norm, value=1 / x.shape[-1]).rsqrt_()
+        return torch.mul(x, scale).mul_(self._parameters["weight"])  # pyright: ignore[reportArgumentType]
 
 
 @lru_cache(maxsize=8)
@@ -173,6 +172,8 @@ class LoopedLayer(nn.Module):
     """A layer in three parts: `before` the attention, the attention with its cache, and `after` it.
 
     The outer parts are pure functions of tensors, so they can be compiled; the attention in the middle grows with the text.
+    What runs in every loop takes its modules from `_modules`: as attributes they are found by a search in Python, which for
+    a small model's token adds up to a loop.
     """
 
     COMPILED_TIME = 16  # tokens up to which a pass goes through the compiled parts: decoding and drafting, not prompts
@@ -258,7 +259,8 @@ class LlamaAttention(nn.Module):
     def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each [rows, heads, time, head_dim], with the positions in them."""
         rows, time, _ = x.shape
-        qkv = together(x, self.q_proj, self.k_proj, self.v_proj).view(rows, time, -1, self.head_dim)
+        own: Any = self._modules
+        qkv = together(x, own["q_proj"], own["k_proj"], own["v_proj"]).view(rows, time, -1, self.head_dim)
         qk, value = torch.split_with_sizes(qkv, (self.heads + self.kv_heads, self.kv_heads), dim=2)
         query, key = torch.split_with_sizes(rotate_halves(qk, cos, sin).transpose(1, 2), (self.heads, self.kv_heads), dim=1)
         return query, key, value.transpose(1, 2)
@@ -274,8 +276,9 @@ class LlamaMLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = together(x, self.gate_proj, self.up_proj).chunk(2, dim=-1)
-        return self.down_proj(F.silu(gate) * up)
+        own: Any = self._modules
+        gate, up = together(x, own["gate_proj"], own["up_proj"]).chunk(2, dim=-1)
+        return own["down_proj"](F.silu(gate) * up)
 
 
 def eager_attention(

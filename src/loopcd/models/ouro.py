@@ -31,11 +31,13 @@ class OuroLayer(LoopedLayer):
         self.post_attention_layernorm_2 = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def before(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return self.self_attn.project(self.input_layernorm(x), cos, sin)
+        own: Any = self._modules
+        return own["self_attn"].project(own["input_layernorm"](x), cos, sin)
 
     def after(self, x: Tensor, attended: Tensor) -> Tensor:
-        x = x + self.input_layernorm_2(self.self_attn.o_proj(attended))
-        return x + self.post_attention_layernorm_2(self.mlp(self.post_attention_layernorm(x)))
+        own: Any = self._modules
+        x = x + own["input_layernorm_2"](own["self_attn"]._modules["o_proj"](attended))
+        return x + own["post_attention_layernorm_2"](own["mlp"](own["post_attention_layernorm"](x)))
 
 
 class OuroForCausalLM(StackedModel):
