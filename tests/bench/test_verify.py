@@ -54,6 +54,12 @@ def test_the_command(folder: Path) -> None:
     assert broken.exit_code == 1 and "WRONG  files" in broken.stdout and "lacks weights" in broken.stdout
 
 
+def test_a_task_that_cannot_be_run_is_refused_first(folder: Path, tmp_path: Path) -> None:
+    asked = ["verify", str(folder), "--device", "cpu", "--task", "gsm8k", "--data", str(tmp_path / "nowhere")]
+    done = CliRunner().invoke(main, asked)
+    assert done.exit_code == 1 and "there is no such folder" in done.stderr and "loading" not in done.stderr
+
+
 def _nan(weights: dict[str, torch.Tensor]) -> None:
     weights[next(iter(weights))].view(-1)[3] = float("nan")
 

@@ -1,12 +1,16 @@
 """`loopcd verify`"""
 
 import json
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from loopcd.cli.group import main
 from loopcd.cli.options import ModelName, shared
+
+if TYPE_CHECKING:
+    from loopcd.evaluation.session import Session
 
 
 @main.command()
@@ -15,8 +19,7 @@ from loopcd.cli.options import ModelName, shared
 @click.option("--tokens", type=click.IntRange(2), default=24, show_default=True, help="Tokens of each text that is written.")
 @click.option("--task", help="Also evaluate greedy and LoopCD on this task, beside the paper's accuracies.")
 @click.option("--limit", type=int, default=200, show_default=True, help="Items of the task.")
-@click.option("--data", type=click.Path(exists=True), help="The task's data, where it does not come with loopcd.")
-@shared("json")
+@shared("data", "json")
 @click.pass_context
 def verify(
     context: click.Context,
@@ -26,7 +29,7 @@ def verify(
     tokens: int,
     task: str | None,
     limit: int,
-    data: str | None,
+    data: Path | None,
     as_json: bool,
 ) -> None:
     """Whether MODEL works as it should on this machine: files, tokens, memory, ways that must agree, speed.
@@ -35,10 +38,11 @@ def verify(
     """
     from loopcd.bench.verify import verify as run
 
+    session = None if task is None else _session(model, task, limit, data, dtype, device)
     report = run(model, dtype=dtype, device=device, tokens=tokens, say=lambda name: click.echo(f"… {name}", err=True))
     told = report.as_json()
-    if task is not None and report.right:
-        told["task"] = _evaluated(model, task, limit, data, dtype, device)
+    if session is not None and report.right:
+        told["task"] = _evaluated(session)
     if as_json:
         click.echo(json.dumps(told))
     else:
@@ -46,17 +50,20 @@ def verify(
     context.exit(0 if report.right else 1)
 
 
-def _evaluated(model: str, task: str, limit: int, data: str | None, dtype: str | None, device: str | None) -> dict[str, Any]:
-    """Accuracies with intervals, and the paper's where it has this model and task."""
-    from pathlib import Path
-
-    from loopcd.evaluation.progress import announced, showing_progress
+def _session(model: str, task: str, limit: int, data: Path | None, dtype: str | None, device: str | None) -> "Session":
+    """What is to be evaluated; a task that cannot be is refused now, not after everything else was looked at."""
     from loopcd.evaluation.session import Session
 
-    session = Session(
-        model=model, task=task, limit=limit, data=None if data is None else Path(data), dtype=dtype, device=device
-    )
-    with showing_progress(f"{task}, {model}") as progress:
+    session = Session(model=model, task=task, limit=limit, data=data, dtype=dtype, device=device)
+    session.make_task()
+    return session
+
+
+def _evaluated(session: "Session") -> dict[str, Any]:
+    """Accuracies with intervals, and the paper's where it has this model and task."""
+    from loopcd.evaluation.progress import announced, showing_progress
+
+    with showing_progress(f"{session.task}, {session.model}") as progress:
         return session.evaluate(None, progress, announced).results.with_speeds()
 
 
