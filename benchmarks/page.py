@@ -44,6 +44,19 @@ calling hundreds of operators one after the other. There a loop over several tok
 which is what drafting lives on.
 """
 
+_BESIDE = """## Beside the public code
+
+Decoding and prompts by the families' public code, in a process and an environment of its own (transformers 4.57), and by ours,
+turn by turn, over the same random weights; by CPU time. A prompt is as long as the context. Made by
+`loopcd bench --what reference --reference PYTHON,FOLDER`, the full size by `--models Ouro-1.4B`.
+"""
+
+_FULL = """## Full size
+
+The shapes of public models with random weights, by wall time: what a machine without a GPU has to expect. A step reads every
+weight once for each loop that it is part of, and is bound by that. Made by `loopcd bench --what full-size`.
+"""
+
 _COSTS = """## What LoopCD costs
 
 Greedy and LoopCD side by side, a token each by turns: the built-in models on real prompts, and medium ones with random weights,
@@ -154,6 +167,8 @@ def page(run: Mapping[str, Any], views: Mapping[str, Outlook], plot: str) -> str
     parts.append(_TIME)
     for title in ("Decoding", "Across batches and contexts", "Where the time of a step goes"):
         parts += [made[title].markdown()] if title in made else []
+    for title, text in (("Beside the public code", _BESIDE), ("Full size", _FULL)):
+        parts += [text, made[title].markdown()] if title in made else []
     if "What LoopCD costs" in made:
         parts += [_COSTS, made["What LoopCD costs"].markdown()]
     if "What each device costs, as a share of a step" in made:

@@ -24,7 +24,7 @@ def draw(run: Mapping[str, Any], views: Mapping[str, Outlook], path: Path) -> No
         FigureCanvasSVG(figure)
         left, middle, right = figure.subplots(1, 3, width_ratios=(1.4, 1, 1))
         _methods(left, run.get("ratios", {}))
-        _decoding(middle, run.get("decode"))
+        _decoding(middle, run.get("decode"), run.get("reference") or {})
         _outlook(right, views)
         with replacing(path) as file:
             figure.savefig(file, format="svg", metadata={"Date": None})
@@ -51,15 +51,15 @@ def _methods(axes: Any, ratios: Mapping[str, Any]) -> None:
         axes.legend(fontsize=7, loc="lower right")
 
 
-def _decoding(axes: Any, decode: Mapping[str, Any] | None) -> None:
+def _decoding(axes: Any, decode: Mapping[str, Any] | None, reference: Mapping[str, Any]) -> None:
     for index, (name, told) in enumerate((decode or {"models": {}})["models"].items()):
         cells = [cell for cell in told["cells"] if cell["batch"] == 1]
         contexts, colour = [cell["context"] for cell in cells], COLOURS[index % len(COLOURS)]
         axes.plot(contexts, [c["tokens_per_cpu_second"]["median"] for c in cells], "o-", color=colour, label=name)
         axes.plot(contexts, [c["limit"] for c in cells], ":", color=colour, label=f"{name}: limit")
-        known = [cell for cell in cells if "reference_scaled" in cell]
-        places = [cell["context"] for cell in known]
-        axes.plot(places, [c["reference_scaled"] for c in known], "x", color=colour, label=f"{name}: reference, scaled")
+        beside = reference.get(name, {})
+        speeds = [told["tokens_per_cpu_second"]["reference"]["median"] for told in beside.values()]
+        axes.plot([int(context) for context in beside], speeds, "x", color=colour, label=f"{name}: the public code")
     axes.set(title="Decoding, batch 1, one thread", xlabel="context", ylabel="tokens per CPU second", xscale="log")
     axes.set_ylim(bottom=0)
     axes.minorticks_off()

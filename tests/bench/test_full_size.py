@@ -71,3 +71,5 @@ def test_reference_turn_by_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             found |= reference.bench_reference(*asked)
     assert all(each["8"]["same_text"] and each["8"]["decode"]["median"] > 0 for each in found.values())
     assert len(tables({"reference": found})[0].rows) == 2
+    with pytest.raises(ValueError, match="models=other: beside the public code, some of"):
+        reference.bench_reference(*asked, names=["other"])

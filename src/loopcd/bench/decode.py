@@ -12,9 +12,6 @@ from loopcd.bench.timing import Sample, Spread, Stopwatch, Timed, alternately, r
 from loopcd.bench.traffic import Stream, step_traffic
 from loopcd.models import LoopedModel
 
-# The references' tokens per CPU second by context, on a quiet machine with this bandwidth.
-REFERENCE = {"huginn-medium": {64: 8.2, 256: 7.2, 1024: 4.4}, "ouro-medium": {64: 18.1, 256: 16.3, 1024: 11.6}}
-REFERENCE_BANDWIDTH = 13e9
 CHUNK = 256  # tokens of a prefill pass
 
 
@@ -79,17 +76,17 @@ def bench_decode(
             tasks[f"decode {batch} {context}"], tasks[f"attend {batch} {context}"] = cell.decode, cell.attend
         samples = alternately(tasks, rounds, seconds=seconds)
         measured += samples["bandwidth"]
-        found["models"][name] = describe(name, model, list(cells), samples)
+        found["models"][name] = describe(model, list(cells), samples)
     found["bandwidth"] = asdict(rates(measured, cpu=True))
     return found
 
 
-def describe(name: str, model: LoopedModel, cells: list[tuple[int, int]], samples: dict[str, list[Sample]]) -> dict[str, Any]:
+def describe(model: LoopedModel, cells: list[tuple[int, int]], samples: dict[str, list[Sample]]) -> dict[str, Any]:
     """What the samples say, cell by cell and across them."""
     bandwidth = rates(samples["bandwidth"], cpu=True)
     told = {"bandwidth": asdict(bandwidth), "cells": [], "batch_gain": {}, "growth": {}}
     for batch, context in cells:
-        told["cells"].append(_cell(name, model, batch, context, samples, bandwidth))
+        told["cells"].append(_cell(model, batch, context, samples, bandwidth))
     contexts, batches = sorted({c for _, c in cells}), sorted({b for b, _ in cells})
     if len(batches) > 1:
         few, many = batches[0], batches[-1]
@@ -102,14 +99,12 @@ def describe(name: str, model: LoopedModel, cells: list[tuple[int, int]], sample
     return told
 
 
-def _cell(
-    name: str, model: LoopedModel, batch: int, context: int, samples: dict[str, list[Sample]], bandwidth: Spread
-) -> dict[str, Any]:
+def _cell(model: LoopedModel, batch: int, context: int, samples: dict[str, list[Sample]], bandwidth: Spread) -> dict[str, Any]:
     traffic = step_traffic(model, context)
     speed, streamed = samples[f"decode {batch} {context}"], samples["bandwidth"]
     needed = traffic.per_token(batch)
     share = Spread.of([a.cpu_rate * needed / b.cpu_rate for a, b in zip(speed, streamed, strict=True)])
-    told: dict[str, Any] = {
+    return {
         "batch": batch,
         "context": context,
         "tokens_per_cpu_second": asdict(rates(speed, cpu=True)),
@@ -119,13 +114,6 @@ def _cell(
         "limit": bandwidth.median / needed,
         "share_of_limit": asdict(share),
     }
-    reference = REFERENCE.get(name, {}).get(context)
-    if reference is not None and batch == 1:
-        # what the reference would reach here, if it were bound by memory as on the machine that it was measured on
-        scaled = [b.cpu_rate / REFERENCE_BANDWIDTH * reference for b in streamed]
-        over = Spread.of([a.cpu_rate / r for a, r in zip(speed, scaled, strict=True)])
-        told |= {"reference": reference, "reference_scaled": Spread.of(scaled).median, "over_scaled_reference": asdict(over)}
-    return told
 
 
 def growth(batch: int, short: int, long: int, samples: dict[str, list[Sample]]) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def _vllm(settings: Settings, say: Say) -> dict[str, Any]:
 def _reference(settings: Settings, say: Say) -> dict[str, Any]:
     contexts = (64, 256) if settings.quick else (64, 256, 1024)
     rounds, tokens = settings.of(2, 7, settings.rounds), settings.of(8, 24, settings.max_new_tokens)
-    return bench_reference(settings.reference, contexts, rounds, tokens, say)
+    return bench_reference(settings.reference, contexts, rounds, tokens, say, settings.models)
 
 
 def _full_size(settings: Settings, say: Say) -> dict[str, Any]:

@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from loopcd.bench import reference_worker
+from loopcd.bench.full_size import made
 from loopcd.bench.subjects import huginn_medium, ouro_medium
 from loopcd.bench.timing import Spread
+from loopcd.models.presets import PUBLIC
 from loopcd.tracing.writing import write_whole
 
 MAKERS = {
-    "huginn": lambda: huginn_medium(n_layers=8, tie_embeddings=True, tie_word_embeddings=True),
-    "ouro": ouro_medium,
+    "huginn-medium": lambda: huginn_medium(n_layers=8, tie_embeddings=True, tie_word_embeddings=True),
+    "ouro-medium": ouro_medium,
 }
+FULL_SIZE = {"Ouro-1.4B": lambda: made(PUBLIC["ByteDance/Ouro-1.4B"](), "float32")}  # only where it is asked for
 
 
 class Worker:
@@ -64,19 +67,28 @@ def checked_reference(given: str | None) -> tuple[str, Path]:
 
 
 def bench_reference(
-    reference: str | None, contexts: Sequence[int], rounds: int, tokens: int, say: Callable[[str], None]
+    reference: str | None,
+    contexts: Sequence[int],
+    rounds: int,
+    tokens: int,
+    say: Callable[[str], None],
+    names: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Tokens per CPU second of decoding and of prompts, ours over the reference's, by context."""
     python, folder = checked_reference(reference)
-    found: dict[str, Any] = {}
-    for family, make in MAKERS.items():
-        say(f"reference: {family}-medium")
+    subjects, found = {**MAKERS, **FULL_SIZE}, dict[str, Any]()
+    unknown = [name for name in names or () if name not in subjects]
+    if unknown:
+        raise ValueError(f"models={','.join(unknown)}: beside the public code, some of {', '.join(subjects)}")
+    for name in names or MAKERS:
+        say(f"reference: {name}")
+        family = name.partition("-")[0].lower()
         with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
-            make().save_pretrained(place)
+            subjects[name]().save_pretrained(place)
             _as_public(Path(place) / "config.json")
             ours = stack.enter_context(_closing(Worker(sys.executable, "ours", family, place)))
             public = stack.enter_context(_closing(Worker(python, "reference", family, place, str(folder))))
-            found[f"{family}-medium"] = {str(each): _compare(ours, public, each, rounds, tokens) for each in contexts}
+            found[name] = {str(each): _compare(ours, public, each, rounds, tokens) for each in contexts}
     return found
 
 

@@ -64,11 +64,9 @@ def exact_tables(exact: Mapping[str, Any]) -> Iterator[Table]:
 
 def decode_tables(decode: Mapping[str, Any]) -> Iterator[Table]:
     columns = ["decoding, one thread", "batch", "context", "tokens per CPU second", "MB per token", "limit", "share of limit"]
-    columns += ["reference, scaled to this bandwidth", "over it"]
     rows = []
     for name, told in decode["models"].items():
         for cell in told["cells"]:
-            reference = f"{cell['reference_scaled']:.1f}" if "reference_scaled" in cell else ""
             rows.append(
                 [
                     name,
@@ -78,8 +76,6 @@ def decode_tables(decode: Mapping[str, Any]) -> Iterator[Table]:
                     f"{cell['bytes_per_token'] / 1e6:.0f}",
                     f"{cell['limit']:.1f}",
                     percent(cell["share_of_limit"]["median"]),
-                    reference,
-                    spread(cell.get("over_scaled_reference")),
                 ]
             )
     yield Table.of(f"Decoding ({decode['bandwidth']['median'] / 1e9:.1f} GB/s measured between the rounds)", columns, rows)
