@@ -48,7 +48,7 @@ _BESIDE = """## Beside the public code
 
 Decoding and prompts by the families' public code, in a process and an environment of its own (transformers 4.57), and by ours,
 turn by turn, over the same random weights; by CPU time. A prompt is as long as the context. Made by
-`loopcd bench --what reference --reference PYTHON,FOLDER`, the full size by `--models Ouro-1.4B`.
+`loopcd bench --what reference --reference PYTHON,FOLDER`, the full size by `--models ByteDance/Ouro-1.4B`.
 """
 
 _FULL = """## Full size

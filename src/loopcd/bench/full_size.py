@@ -1,7 +1,7 @@
 """The shapes of public models with random weights: a prompt and a step, in each dtype, against the bytes that they read."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -26,11 +26,18 @@ ROOM = 0.85  # of the free memory
 
 
 def bench_full_size(
-    rounds: int, steps: int, say: Callable[[str], None], configs: dict[str, PreTrainedConfig] | None = None
+    rounds: int,
+    steps: int,
+    say: Callable[[str], None],
+    names: Sequence[str] | None = None,
+    configs: Mapping[str, PreTrainedConfig] | None = None,
 ) -> dict[str, Any]:
     """Every model in as many kinds as fit in memory side by side, with one thread and with all; by wall time."""
     found: dict[str, Any] = {"prompt": PROMPT, "models": {}}
-    for name, config in (configs or {name: PUBLIC[name]() for name in SUBJECTS}).items():
+    unknown = [name for name in names or () if name not in PUBLIC]
+    if unknown:
+        raise ValueError(f"models={','.join(unknown)}: of full size there are {', '.join(PUBLIC)}")
+    for name, config in (configs or {name: PUBLIC[name]() for name in names or SUBJECTS}).items():
         kinds = _that_fit(empty_model(config))
         if not kinds:
             say(f"full-size: {name} does not fit in memory")

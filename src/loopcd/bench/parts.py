@@ -148,7 +148,7 @@ def _reference(settings: Settings, say: Say) -> dict[str, Any]:
 
 
 def _full_size(settings: Settings, say: Say) -> dict[str, Any]:
-    return bench_full_size(settings.of(1, 5, settings.rounds), settings.of(1, 2), say)
+    return bench_full_size(settings.of(1, 5, settings.rounds), settings.of(1, 2), say, settings.models)
 
 
 @dataclass(frozen=True)

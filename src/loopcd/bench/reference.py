@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from loopcd.bench import reference_worker
-from loopcd.bench.full_size import made
+from loopcd.bench.full_size import PROMPT, made
 from loopcd.bench.subjects import huginn_medium, ouro_medium
 from loopcd.bench.timing import Spread
 from loopcd.models.presets import PUBLIC
@@ -22,7 +22,8 @@ MAKERS = {
     "huginn-medium": lambda: huginn_medium(n_layers=8, tie_embeddings=True, tie_word_embeddings=True),
     "ouro-medium": ouro_medium,
 }
-FULL_SIZE = {"Ouro-1.4B": lambda: made(PUBLIC["ByteDance/Ouro-1.4B"](), "float32")}  # only where it is asked for
+OURO = "ByteDance/Ouro-1.4B"
+FULL_SIZE = {OURO: lambda: made(PUBLIC[OURO](), "float32")}  # only where it is asked for, with a short prompt
 
 
 class Worker:
@@ -82,13 +83,14 @@ def bench_reference(
         raise ValueError(f"models={','.join(unknown)}: beside the public code, some of {', '.join(subjects)}")
     for name in names or MAKERS:
         say(f"reference: {name}")
-        family = name.partition("-")[0].lower()
+        family = name.rpartition("/")[2].partition("-")[0].lower()
+        prompts = (PROMPT,) if name in FULL_SIZE else contexts
         with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
             subjects[name]().save_pretrained(place)
             _as_public(Path(place) / "config.json")
             ours = stack.enter_context(_closing(Worker(sys.executable, "ours", family, place)))
             public = stack.enter_context(_closing(Worker(python, "reference", family, place, str(folder))))
-            found[name] = {str(each): _compare(ours, public, each, rounds, tokens) for each in contexts}
+            found[name] = {str(each): _compare(ours, public, each, rounds, tokens) for each in prompts}
     return found
 
 

@@ -14,7 +14,11 @@ from loopcd.cli.options import shared
 
 
 @main.command()
-@click.option("--models", "names", help="Built-in names or folders, comma-separated (all built-in ones if not given).")
+@click.option(
+    "--models",
+    "names",
+    help="Built-in names or folders, comma-separated (all built-in ones if not given); full sizes by hub id.",
+)
 @click.option("--batch", default="1,8", show_default=True, help="Batch sizes, comma-separated.")
 @click.option(
     "--what",
