@@ -202,9 +202,14 @@ class Rounds:
                 self.scorer.watch(state)
             states.append(state)
             if index + 1 < length:
-                drafts.append(model.head(model.readout(state, last=True)[:, -1]).argmax(dim=-1))
+                drafts.append(self.guess(state))
                 token = drafts[-1][:, None]
         return states, drafts
+
+    def guess(self, state: LoopState) -> Tensor:
+        """[batch], the next tokens as the model names them if it is stopped here."""
+        model = self.reader.model
+        return model.head(model.readout(state, last=True)[:, -1]).argmax(dim=-1)
 
     def _verify(self, states: list[LoopState], length: int) -> Reading:
         model = self.reader.model
