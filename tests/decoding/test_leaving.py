@@ -1,5 +1,7 @@
 """Rows that have ended leave a drafted batch: the others' tokens stay as they are, and the cache gets all rows back."""
 
+from typing import Any
+
 import pytest
 import torch
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
@@ -42,7 +44,7 @@ def ends_of(model, padded=True):
     return [plain[0][4], plain[2][7]]
 
 
-def drafting(method=loopcd.Greedy, **more):
+def drafting(method: Any = loopcd.Greedy, **more: Any) -> Any:
     return method(**more, draft=loopcd.SelfDraft(2, 4, fallback=False, wave=False))
 
 
