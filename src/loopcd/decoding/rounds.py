@@ -27,8 +27,8 @@ from torch import Tensor
 
 from loopcd.decoding.bans import Ruled, nothing_left, rule_out
 from loopcd.decoding.draft import TRIAL, DraftReport, Probe, RoundPace, SelfDraft, pace_of
-from loopcd.decoding.leaving import WORTH, Leaving
 from loopcd.decoding.loop import Job, Step, pick, prefill
+from loopcd.decoding.narrowing import WORTH, Narrowing
 from loopcd.decoding.reader import Reader, Reading
 from loopcd.decoding.scoring import ContrastScorer, PlainScorer, Scorer, Scores
 from loopcd.decoding.texts import Stopper
@@ -92,7 +92,7 @@ class Rounds:
         self.going = [True] * job.input_ids.shape[0]
         self.pending = job.input_ids[:, -1].tolist()  # the last token of each row, chosen but not read
         self.held: dict[int, int] = {}  # columns of rows that have ended which hold their text, by row of the job
-        self.leaving = Leaving(reader.cache, len(self.going), job.cache is not None)
+        self.narrowing = Narrowing(reader.cache, len(self.going), job.cache is not None)
         self.longest = 0  # tokens of the longest text that has left
         self.report = DraftReport(0, 0)
         self.pace: RoundPace | None = None  # None while there is no plan
@@ -118,12 +118,12 @@ class Rounds:
     def narrow(self) -> None:
         """Go on without the rows that have ended, where they are many."""
         staying = [row for row, going in enumerate(self.going) if going]
-        if len(staying) > WORTH * len(self.going) or not self.leaving.possible or self.job.sampling.parts[0]:
+        if len(staying) > WORTH * len(self.going) or not self.narrowing.possible or self.job.sampling.parts[0]:
             return
         ended = [row for row, going in enumerate(self.going) if not going]
-        lengths = [self.held[int(row)] for row in self.leaving.rows[ended]]
+        lengths = [self.held[int(row)] for row in self.narrowing.rows[ended]]
         self.longest = max(self.longest, *(len(self.stopper.texts[row]) for row in ended))
-        self.leaving.leave(torch.tensor(staying), torch.tensor(ended), torch.tensor(lengths))
+        self.narrowing.leave(torch.tensor(staying), torch.tensor(ended), torch.tensor(lengths))
         self.going, self.pending = [True] * len(staying), [self.pending[row] for row in staying]
         self.stopper.texts = [self.stopper.texts[row] for row in staying]
         sampling, seeds = self.job.sampling, self.reader.init_seed
@@ -139,7 +139,7 @@ class Rounds:
 
     def widened(self, step: Step) -> Step:
         """The step with an entry for each row of the job."""
-        rows, batch = self.leaving.rows, self.leaving.batch
+        rows, batch = self.narrowing.rows, self.narrowing.batch
         if len(rows) == batch:
             return step
         parts = (step.tokens, step.going, step.loops, step.contested, step.touched)
@@ -231,7 +231,7 @@ class Rounds:
         kept = [length - less for length, less in zip(lengths, refused, strict=True)]
         shortest = min((length for length, going in zip(kept, self.going, strict=True) if going), default=max(kept))
         kept = [length if going else min(length, shortest) for length, going in zip(kept, self.going, strict=True)]
-        for row, number in enumerate(self.leaving.rows.tolist()):
+        for row, number in enumerate(self.narrowing.rows.tolist()):
             if not self.going[row]:
                 self.held[number] = min(kept[row], self.held.get(number, kept[row]))
         cache.crop_rows(torch.tensor(kept))
@@ -239,15 +239,15 @@ class Rounds:
     def level(self) -> None:
         """At the end: every row holds as much as the shortest, so that whoever goes on from the cache finds no row ahead."""
         cache = self.reader.cache
-        if self.leaving.batch == 1:
+        if self.narrowing.batch == 1:
             return
         if len(self.going) == 1 and not self.going[0]:  # it was cropped alone
-            self.held[int(self.leaving.rows[0])] = cache.length
+            self.held[int(self.narrowing.rows[0])] = cache.length
         longest = max(self.longest, *(len(text) for text in self.stopper.texts))
-        self.leaving.come_back()
-        if len(self.held) == self.leaving.batch:
+        self.narrowing.come_back()
+        if len(self.held) == self.narrowing.batch:
             shortest = min(self.held.values())
-            cache.crop_rows(torch.full((self.leaving.batch,), shortest))
+            cache.crop_rows(torch.full((self.narrowing.batch,), shortest))
             cache.behind = longest - 1 - shortest
 
     def _settle(self, reading: Reading, drafts: list[list[int]], length: int) -> Iterator[Step]:

@@ -93,7 +93,7 @@ def test_a_text_s_end_is_no_refused_draft(model, monkeypatch):
     told = torch.cat([told, told[:, -1:].expand(-1, 8)], dim=1)  # what is drafted beyond the end does not matter
 
     def guess(rounds, state):
-        span, rows = state.tokens.span, rounds.leaving.rows
+        span, rows = state.tokens.span, rounds.narrowing.rows
         columns = torch.full((len(rows),), span.stop - 1) if span.columns is None else span.columns[:, -1]
         return told[rows, columns + 1]
 

@@ -25,7 +25,7 @@ class Aside:
     valid: Tensor | None  # [n, columns]
 
 
-class Leaving:
+class Narrowing:
     """A cache and the rows of a job that are still in it."""
 
     def __init__(self, cache: LoopCache, batch: int, kept: bool) -> None:
