@@ -110,6 +110,12 @@ left alone for longer and longer. By CPU time, one text. Made by
 `python -m benchmarks --what wave`.
 """
 
+_FORETOLD = """## Drafts that are right as often as one says
+
+Drafted LoopCD over plain greedy on the medium models, by CPU time, one text: each draft is computed, then replaced by the
+undrafted text's token, or with the remaining probability by another. Made by `python -m benchmarks --what foretold`.
+"""
+
 _UNDER = {
     "Compiling": "`load(..., compile=True)`. Start-up is what the first passes take longer. torch keeps compiled code on disk: "
     "where it has none yet, start-up takes some seconds more."
@@ -164,6 +170,8 @@ def page(run: Mapping[str, Any], views: Mapping[str, Outlook], plot: str) -> str
         parts += [_WORST, made["Worst case"].markdown()]
     if "Waves" in made:
         parts += [_WAVE, made["Waves"].markdown()]
+    if "Foretold drafts" in made:
+        parts += [_FORETOLD, made["Foretold drafts"].markdown()]
     parts.append(_TIME)
     for title in ("Decoding", "Across batches and contexts", "Where the time of a step goes"):
         parts += [made[title].markdown()] if title in made else []

@@ -5,6 +5,7 @@ from typing import Any
 from benchmarks import tables
 from benchmarks.compiled import bench_compiled
 from benchmarks.devices import bench_devices
+from benchmarks.foretold import bench_foretold
 from benchmarks.memory import LARGE, SMALL, bench_load, bench_memory
 from benchmarks.overhead import bench_overhead
 from benchmarks.wave import bench_wave
@@ -23,6 +24,7 @@ def register() -> None:
             "overhead": Part(_overhead),
             "worst": Part(_worst),
             "wave": Part(_wave),
+            "foretold": Part(_foretold),
             "devices": Part(_devices),
             "compile": Part(_compile),
             "memory": Part(_memory),
@@ -34,6 +36,7 @@ def register() -> None:
             "overhead": tables.overhead_tables,
             "worst": tables.worst_tables,
             "wave": tables.wave_tables,
+            "foretold": tables.foretold_tables,
             "devices": tables.device_tables,
             "compile": tables.compile_tables,
             "memory": tables.memory_tables,
@@ -57,6 +60,11 @@ def _worst(settings: Settings, say: Say) -> dict[str, Any]:
 def _wave(settings: Settings, say: Say) -> dict[str, Any]:
     rounds, tokens = settings.of(1, 5, settings.rounds), settings.of(32, 64, settings.max_new_tokens)
     return bench_wave(rounds, tokens, say, settings.quick)
+
+
+def _foretold(settings: Settings, say: Say) -> dict[str, Any]:
+    rounds, tokens = settings.of(1, 7, settings.rounds), settings.of(12, 64, settings.max_new_tokens)
+    return bench_foretold((0.8,) if settings.quick else (0.6, 0.8, 0.9), rounds, tokens, say, settings.quick)
 
 
 def _devices(settings: Settings, say: Say) -> dict[str, Any]:

@@ -43,6 +43,20 @@ def wave_tables(wave: Mapping[str, Any]) -> Iterator[Table]:
     yield Table.of("Waves", columns, rows)
 
 
+def foretold_tables(foretold: Mapping[str, Any]) -> Iterator[Table]:
+    columns = ["LoopCD drafted, of the drafts so many right", "over greedy", "over LoopCD", "expected", "round"]
+    columns += ["accepted in a round", "contested", "texts as undrafted"]
+    rows = []
+    for model, by_share in foretold.items():
+        for told in by_share.values():
+            ratios = [spread(told["over greedy"]), spread(told["over loopcd"]), f"{told['expected']:.2f}"]
+            shape = f"{told['draft_length']} tokens by loop {told['draft_loops']}"
+            same = f"{told['identical_texts']} of {told['texts']}"
+            did = [shape, f"{told['accepted_length']:.2f}", percent(told["contested"]), same]
+            rows.append([f"{model}, {percent(told['right'])}", *ratios, *did])
+    yield Table.of("Foretold drafts", columns, rows)
+
+
 def device_tables(devices: Mapping[str, Any]) -> Iterator[Table]:
     models = list(devices)
     names = list(dict.fromkeys(name for told in devices.values() for name in told["cost"]))

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.foretold import measure_foretold
 from benchmarks.memory import describe_load
 from benchmarks.wave import ticks_expected
 from loopcd.bench.compare import spreads
@@ -29,6 +30,7 @@ def test_every_part_has_a_table(found: dict[str, Any]) -> None:
         "What LoopCD costs",
         "Worst case",
         "Waves",
+        "Foretold drafts",
         "What each device costs, as a share of a step",
         "Where the time of a step goes",
     ]
@@ -36,7 +38,7 @@ def test_every_part_has_a_table(found: dict[str, Any]) -> None:
 
 
 def test_whole_runs_have_these_parts_too() -> None:
-    own = {"overhead", "worst", "wave", "devices", "compile", "memory", "load"}
+    own = {"overhead", "worst", "wave", "foretold", "devices", "compile", "memory", "load"}
     assert set(Settings().parts) == {"methods", "exact", "decode"} | own
     assert Settings(quick=True).parts == ["methods", "decode", "load"]
 
@@ -47,6 +49,17 @@ def test_a_wave_is_told_beside_the_formula(found: dict[str, Any]) -> None:
     assert all(told["identical_texts"] == told["texts"] > 0 for told in settling.values())
     assert settling["wave"]["ticks_a_token"] > 0 and "over rounds" in settling["wave"]
     assert ticks_expected(0.9, 4, 32) == pytest.approx(7.2)
+
+
+def test_foretold_drafts_are_right_as_often_as_one_says(found: dict[str, Any]) -> None:
+    assert all(
+        told["identical_texts"] == told["texts"] > 0 for by_share in found["foretold"].values() for told in by_share.values()
+    )
+    subject = Subject("x", tiny_huginn(), None, 24)
+    always, never = (measure_foretold(subject, right, rounds=1) for right in (1.0, 0.0))
+    assert always["acceptance"] == 1 and always["accepted_length"] > 1
+    assert never["acceptance"] == 0 and never["accepted_length"] == 1
+    assert always["identical_texts"] == never["identical_texts"] == 2
 
 
 def test_a_sharpened_head_leaves_few_positions_contested() -> None:

@@ -25,6 +25,21 @@ def test_measured_once_for_a_model_and_a_batch(monkeypatch: pytest.MonkeyPatch) 
     assert pass_costs(model, 2) is first and pass_costs(model, 3).of(4) == 4
 
 
+def test_a_batch_that_shrinks_is_not_measured_at_every_size() -> None:
+    model = tiny_ouro()
+    assert pass_costs(model, 8) is pass_costs(model, 5) and pass_costs(model, 4) is pass_costs(model, 3)
+    assert pass_costs(model, 4) is not pass_costs(model, 8)
+
+
+def test_beginnings_and_readouts_are_measured_and_count() -> None:
+    model = tiny_ouro()
+    measured = pass_costs(model, 1)
+    assert measured.beginning is not None and measured.readout is not None
+    assert measured.beginning > 0 and measured.readout > 0
+    cheap, dear = (PassCosts((1.0, 1.0, 1.0), 1e-3, each, each) for each in (0.01, 1.0))
+    assert DraftPlan(1, 4).gain(model, 4, 1.0, 1, dear) < DraftPlan(1, 4).gain(model, 4, 1.0, 1, cheap)
+
+
 def test_where_passes_cost_as_much_as_tokens_no_draft_gains() -> None:
     model, dear = tiny_ouro(), PassCosts((1.0, 4.0, 8.0))
     assert all(DraftPlan(1, length).gain(model, 4, 1.0, 64, dear) < 1.001 for length in range(2, 9))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from loopcd.decoding import checks
-from loopcd.decoding.passes import PassCosts, pass_costs
+from loopcd.decoding.passes import PassCosts, alike, pass_costs
 from loopcd.models.stages import LoopedModel, LoopState
 
 LONGEST = 8  # tokens of a round, where the length is chosen by rule
@@ -101,9 +101,11 @@ class DraftPlan:
 
         A round makes (1 − p^k) / (1 − p) tokens. It costs k beginnings and k passes of `loops` loops, all but the last with a
         readout, and one pass of the remaining loops, which is dearer for several tokens than for one
-        (by `passes`, else by assumption).
+        (by `passes`, else by assumption: beginnings and readouts by the weights that they read).
         """
         beginning, readout = _costs(model)
+        if passes is not None and passes.beginning is not None and passes.readout is not None:
+            beginning, readout = passes.beginning, passes.readout
         p, k = min(agreement, 0.999), self.length
         if self.wave:
             cost = self._wave_cost(num_loops, p, passes or PassCosts.assumed(batch), beginning + readout)
@@ -250,7 +252,7 @@ _paces: "WeakKeyDictionary[LoopedModel, dict[tuple[int, int, int, int], RoundPac
 
 def pace_of(model: LoopedModel, num_loops: int, plan: DraftPlan, batch: int) -> RoundPace:
     """What earlier texts taught about drafting with this model; a plan chosen by rule starts from what the rule expects."""
-    known, key = _paces.setdefault(model, {}), (num_loops, plan.loops, plan.length, batch)
+    known, key = _paces.setdefault(model, {}), (num_loops, plan.loops, plan.length, alike(batch))
     if key not in known:
         pace = RoundPace(plan.length, plan.length / plan.gain(model, num_loops, 1.0, batch, pass_costs(model, batch)))
         if plan.expected is not None:

@@ -6,10 +6,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from loopcd.models.cache import LoopCache
+from loopcd.models.slots import Slot
 from loopcd.models.stages import LoopedModel
 
 TIMED = (1, 4, 8)  # tokens; costs between them are interpolated
 TRIES = 3
+CONTEXT = 64  # columns that the timed passes see
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,8 @@ class PassCosts:
 
     costs: tuple[float, ...]
     seconds: float | None = None  # of a loop over one token of each row; None: not timed
+    beginning: float | None = None  # of one token, in such loops
+    readout: float | None = None  # of one token with the head, in such loops
 
     @classmethod
     def assumed(cls, batch: int) -> "PassCosts":
@@ -38,24 +43,51 @@ _measured: "WeakKeyDictionary[LoopedModel, dict[int, PassCosts]]" = WeakKeyDicti
 
 
 def pass_costs(model: LoopedModel, batch: int) -> PassCosts:
-    """Measured once for a model and a batch size on a CPU, by a few loops; assumed elsewhere."""
+    """Measured on a CPU by a few loops, once for a model and the next power of two rows; assumed elsewhere."""
     if model.device.type != "cpu":
         return PassCosts.assumed(batch)
-    known = _measured.setdefault(model, {})
-    if batch not in known:
-        known[batch] = _measure(model, batch)
-    return known[batch]
+    known, rows = _measured.setdefault(model, {}), alike(batch)
+    if rows not in known:
+        known[rows] = _measure(model, rows)
+    return known[rows]
+
+
+def alike(batch: int) -> int:
+    """The rows for which a batch of so many counts: a batch that shrinks is not measured at every size."""
+    return 1 << (batch - 1).bit_length()
+
+
+class _OneSlot(LoopCache):
+    """All layers keep what they see in one place: as much work as with a place each, in little memory."""
+
+    def slot(self, index: int) -> Slot:
+        return super().slot(0)
 
 
 @torch.no_grad()
 def _measure(model: LoopedModel, batch: int) -> PassCosts:
-    states = [model.begin(torch.zeros(batch, tokens, dtype=torch.long)) for tokens in TIMED]
-    least = [float("inf")] * len(TIMED)
+    """In the middle of texts of different lengths: attention and masks take their share, and of one token a larger one."""
+    lengths = torch.full((batch,), max(1, min(CONTEXT, model.max_context - TIMED[-1])))
+    lengths[0] -= int(batch > 1)
+    cache = _OneSlot()
+    cache.batch, cache.length = batch, int(lengths.max())
+    ids = torch.zeros(batch, TIMED[-1], dtype=torch.long)
+    least = [float("inf")] * (len(TIMED) + 2)
     for _ in range(TRIES):  # in turn, so that what disturbs does not fall on one of them
-        for index, state in enumerate(states):
-            start = time.thread_time()
-            model.advance(state)
-            least[index] = min(least[index], time.thread_time() - start)
+        spent, around = list[float](), list[float]()
+        for tokens in TIMED:
+            cache.crop_rows(lengths)
+            marks = [time.thread_time()]
+            state = model.begin(ids[:, :tokens], cache)
+            marks.append(time.thread_time())
+            state = model.advance(state)
+            marks.append(time.thread_time())
+            spent.append(marks[2] - marks[1])
+            if tokens == 1:
+                model.head(model.readout(state, last=True)[:, -1]).argmax(dim=-1)
+                around = [marks[1] - marks[0], time.thread_time() - marks[2]]
+        least = [min(pair) for pair in zip(least, [*spent, *around], strict=True)]
+    one = least[0]
     # more tokens never cost less than one, nor more than as many passes
-    costs = tuple(min(max(each / least[0], 1.0), tokens) for each, tokens in zip(least, TIMED, strict=True))
-    return PassCosts(costs, least[0])
+    costs = tuple(min(max(each / one, 1.0), tokens) for each, tokens in zip(least, TIMED, strict=False))
+    return PassCosts(costs, one, least[-2] / one, least[-1] / one)

@@ -28,6 +28,7 @@ from torch import Tensor
 from loopcd.decoding.bans import Ruled, nothing_left, rule_out
 from loopcd.decoding.draft import TRIAL, DraftReport, Probe, RoundPace, SelfDraft, pace_of
 from loopcd.decoding.loop import Job, Step, pick, prefill
+from loopcd.decoding.narrowing import WORTH, Narrowing
 from loopcd.decoding.reader import Reader, Reading
 from loopcd.decoding.scoring import ContrastScorer, PlainScorer, Scorer, Scores
 from loopcd.decoding.texts import Stopper
@@ -70,14 +71,15 @@ def drafted_steps(method: "Method", draft: SelfDraft, job: Job, reports: list[Dr
         )
     rounds = Rounds(method, draft, job, reader)
     reports.append(rounds.report)
-    yield from rounds.plain(prefill(reader, job, rounds.scorer, rounds.watch)[0])
-    while any(rounds.going):
-        length = min(rounds.next(), rounds.stopper.remaining(rounds.going), reader.model.max_context - reader.cache.length)
-        if length > 1:
-            yield from rounds.drafted(length)
-        else:
-            yield from rounds.plain(reader.read(rounds.unread(), watch=rounds.watch)[0])
-    rounds.level()
+    try:
+        yield from rounds.plain(prefill(reader, job, rounds.scorer, rounds.watch)[0])
+        while any(rounds.going):
+            rounds.narrow()
+            length = min(rounds.next(), rounds.stopper.remaining(rounds.going), reader.model.max_context - reader.cache.length)
+            made = rounds.drafted(length) if length > 1 else rounds.plain(rounds.read())
+            yield from map(rounds.widened, made)
+    finally:
+        rounds.level()
 
 
 class Rounds:
@@ -89,7 +91,9 @@ class Rounds:
         self.stopper = Stopper(job.stopping, job.input_ids)
         self.going = [True] * job.input_ids.shape[0]
         self.pending = job.input_ids[:, -1].tolist()  # the last token of each row, chosen but not read
-        self.held: dict[int, int] = {}  # columns of rows that have ended which hold their text
+        self.held: dict[int, int] = {}  # columns of rows that have ended which hold their text, by row of the job
+        self.narrowing = Narrowing(reader.cache, len(self.going), job.cache is not None)
+        self.longest = 0  # tokens of the longest text that has left
         self.report = DraftReport(0, 0)
         self.pace: RoundPace | None = None  # None while there is no plan
         self.probe: Probe | None = None
@@ -110,6 +114,40 @@ class Rounds:
         if self.pace is None:
             return 1
         return self.pace.next() if self.draft.fallback else self.report.length
+
+    def narrow(self) -> None:
+        """Go on without the rows that have ended, where they are many."""
+        staying = [row for row, going in enumerate(self.going) if going]
+        if len(staying) > WORTH * len(self.going) or not self.narrowing.possible or self.job.sampling.parts[0]:
+            return
+        ended = [row for row, going in enumerate(self.going) if not going]
+        lengths = [self.held[int(row)] for row in self.narrowing.rows[ended]]
+        self.longest = max(self.longest, *(len(self.stopper.texts[row]) for row in ended))
+        self.narrowing.leave(torch.tensor(staying), torch.tensor(ended), torch.tensor(lengths))
+        self.going, self.pending = [True] * len(staying), [self.pending[row] for row in staying]
+        self.stopper.texts = [self.stopper.texts[row] for row in staying]
+        sampling, seeds = self.job.sampling, self.reader.init_seed
+        if sampling.generators is not None:
+            own = replace(sampling, generators=[sampling.generators[row] for row in staying])
+            self.job = replace(self.job, sampling=own)
+        if isinstance(seeds, Sequence) and len(seeds) > 1:
+            self.reader.init_seed = [seeds[row] for row in staying]
+        if self.probe is not None:
+            self.probe.row = staying.index(self.probe.row)
+        elif self.pace is not None:
+            self._plan()
+
+    def widened(self, step: Step) -> Step:
+        """The step with an entry for each row of the job."""
+        rows, batch = self.narrowing.rows, self.narrowing.batch
+        if len(rows) == batch:
+            return step
+        parts = (step.tokens, step.going, step.loops, step.contested, step.touched)
+        return Step(*(part.new_zeros(batch).index_copy_(0, rows, part) for part in parts))
+
+    def read(self) -> Reading:
+        """What the expert says after the tokens that were not read yet."""
+        return self.reader.read(self.unread(), watch=self.watch)[0]
 
     def unread(self) -> Tensor:
         return sent(self.pending, self.job.input_ids.device)[:, None]  # [batch, 1]
@@ -148,8 +186,10 @@ class Rounds:
             yield step
         report.emitted += sum(counts)
         self._crop([length - count for count in counts])
-        if self.pace is not None and length == (self.pace.length if self.pace.trusted else TRIAL):
-            self.pace.saw(sum(counts) / rows)  # a round that the text's end made shorter teaches nothing
+        # a round that a text's end made shorter teaches nothing
+        whole = [count for count, going in zip(counts, self.going, strict=True) if going]
+        if self.pace is not None and whole and length == (self.pace.length if self.pace.trusted else TRIAL):
+            self.pace.saw(sum(whole) / len(whole))
 
     def _draft(self, length: int) -> tuple[list[LoopState], list[Tensor]]:
         """States of `length` tokens after the first loops, and the drafts [batch] that follow all but the last of them."""
@@ -162,9 +202,14 @@ class Rounds:
                 self.scorer.watch(state)
             states.append(state)
             if index + 1 < length:
-                drafts.append(model.head(model.readout(state, last=True)[:, -1]).argmax(dim=-1))
+                drafts.append(self.guess(state))
                 token = drafts[-1][:, None]
         return states, drafts
+
+    def guess(self, state: LoopState) -> Tensor:
+        """[batch], the next tokens as the model names them if it is stopped here."""
+        model = self.reader.model
+        return model.head(model.readout(state, last=True)[:, -1]).argmax(dim=-1)
 
     def _verify(self, states: list[LoopState], length: int) -> Reading:
         model = self.reader.model
@@ -186,16 +231,24 @@ class Rounds:
         kept = [length - less for length, less in zip(lengths, refused, strict=True)]
         shortest = min((length for length, going in zip(kept, self.going, strict=True) if going), default=max(kept))
         kept = [length if going else min(length, shortest) for length, going in zip(kept, self.going, strict=True)]
-        for row in [row for row, going in enumerate(self.going) if not going]:
-            self.held[row] = min(kept[row], self.held.get(row, kept[row]))
+        for row, number in enumerate(self.narrowing.rows.tolist()):
+            if not self.going[row]:
+                self.held[number] = min(kept[row], self.held.get(number, kept[row]))
         cache.crop_rows(torch.tensor(kept))
 
     def level(self) -> None:
         """At the end: every row holds as much as the shortest, so that whoever goes on from the cache finds no row ahead."""
-        if len(self.held) > 1:
-            cache, shortest = self.reader.cache, min(self.held.values())
-            cache.crop_rows(torch.full((len(self.going),), shortest))
-            cache.behind = max(len(text) for text in self.stopper.texts) - 1 - shortest
+        cache = self.reader.cache
+        if self.narrowing.batch == 1:
+            return
+        if len(self.going) == 1 and not self.going[0]:  # it was cropped alone
+            self.held[int(self.narrowing.rows[0])] = cache.length
+        longest = max(self.longest, *(len(text) for text in self.stopper.texts))
+        self.narrowing.come_back()
+        if len(self.held) == self.narrowing.batch:
+            shortest = min(self.held.values())
+            cache.crop_rows(torch.full((self.narrowing.batch,), shortest))
+            cache.behind = longest - 1 - shortest
 
     def _settle(self, reading: Reading, drafts: list[list[int]], length: int) -> Iterator[Step]:
         """Choose token after token, in each row as long as its drafts are what was chosen."""

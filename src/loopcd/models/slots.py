@@ -173,6 +173,11 @@ class Slot(CacheLayerMixin):
             index = index.to(self._keys.device)
             self._keys, self._values = (self._selected(each, index) for each in (self._keys, self._values))
 
+    def fill(self, keys: Tensor, values: Tensor) -> None:
+        """Hold these columns [batch, heads, columns, head_dim] and no others, with as much room as before."""
+        capacity, self._clean = self.capacity, keys.shape[2]
+        self._keys, self._values = (self._enlarged(each, each, len(each), capacity) for each in (keys, values))
+
     def _selected(self, old: Tensor, index: Tensor) -> Tensor:
         new = old.new_empty(len(index), *old.shape[1:])
         new[:, :, : self._clean] = old[:, :, : self._clean].index_select(0, index)

@@ -1,0 +1,106 @@
+"""Rows that have ended leave a drafted batch: the others' tokens stay as they are, and the cache gets all rows back."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
+
+import loopcd
+from loopcd.decoding.draft import RoundPace
+from loopcd.decoding.loop import Job, Sampling, collect
+from loopcd.decoding.rounds import Rounds
+from tools import MAKERS
+
+ROWS, PROMPT, LONGEST = 4, 6, 30
+
+
+@pytest.fixture(scope="module", params=["huginn", "ouro"])
+def model(request):
+    made = MAKERS[request.param]()
+    torch.manual_seed(3)
+    with torch.no_grad():
+        made.lm_head.weight.normal_(0, 0.5)
+    return made.eval()
+
+
+def job(model, ends=(), padded=True, cache=None):
+    ids = torch.randint(0, 250, (ROWS, PROMPT), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    mask[1, :2] = not padded
+    stopping = StoppingCriteriaList([MaxLengthCriteria(LONGEST)])
+    if ends:
+        stopping.append(EosTokenCriteria(list(ends)))
+    return Job(model, ids, mask if padded else None, stopping, Sampling(), pad_token_id=0, cache=cache)
+
+
+def texts(rows):
+    return [tokens[going].tolist() for tokens, going in zip(rows.tokens, rows.going, strict=True)]
+
+
+def ends_of(model, padded=True):
+    """Tokens by which two rows end early."""
+    plain = texts(collect(loopcd.Greedy().steps(job(model, padded=padded)), 0))
+    return [plain[0][4], plain[2][7]]
+
+
+def drafting(method: Any = loopcd.Greedy, **more: Any) -> Any:
+    return method(**more, draft=loopcd.SelfDraft(2, 4, fallback=False, wave=False))
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_the_others_go_on_alone_and_the_cache_gets_all_rows_back(model, given, monkeypatch):
+    ends, seen, advance = ends_of(model), [], type(model).advance
+    monkeypatch.setattr(type(model), "advance", lambda self, state: seen.append(len(state.hidden)) or advance(self, state))
+    plain = collect(loopcd.LoopCD(1, 0.3).steps(job(model, ends)), 0)
+    assert set(seen) == {ROWS}
+    cache = model.new_cache() if given else None
+    drafted = collect(drafting(loopcd.LoopCD, amateur_loop=1, strength=0.3).steps(job(model, ends, cache=cache)), 0)
+    for name in ("tokens", "going", "loops", "contested", "touched"):
+        assert torch.equal(getattr(drafted, name), getattr(plain, name)), name
+    assert min(seen) < ROWS and len(set(map(len, texts(plain)))) > 1
+    if cache is not None:
+        _holds_the_texts(model, cache, job(model), plain)
+
+
+def _holds_the_texts(model, cache, read, rows):
+    assert cache.batch == ROWS and cache.lengths is None
+    ids = torch.cat([read.input_ids, rows.tokens], dim=1)[:, : cache.length]
+    fresh, more = model.new_cache(), ids.shape[1] - PROMPT
+    mask = torch.cat([read.attention_mask, torch.ones(ROWS, more, dtype=torch.bool)], dim=1)
+    with torch.no_grad():
+        model(ids, attention_mask=mask, past_key_values=fresh)
+    assert torch.equal(cache.valid, fresh.valid)
+    for own, other in zip(cache.layers, fresh.layers, strict=True):
+        for kind in ("keys", "values"):
+            held, read_again = (getattr(each, kind).transpose(1, 2)[mask] for each in (own, other))
+            torch.testing.assert_close(held, read_again, atol=1e-4, rtol=1e-3)
+
+
+def test_a_text_that_nobody_reads_to_its_end_leaves_all_rows_in_the_cache(model):
+    cache = model.new_cache()
+    steps = drafting().steps(job(model, ends_of(model), cache=cache))
+    while cache.batch in (0, ROWS):
+        next(steps)
+    steps.close()
+    assert cache.batch == ROWS and all(len(slot.keys) == ROWS for slot in cache.layers)
+
+
+def test_a_text_s_end_is_no_refused_draft(model, monkeypatch):
+    ends, seen = ends_of(model, padded=False), []
+    whole = job(model, padded=False)
+    told = torch.cat([whole.input_ids, collect(loopcd.Greedy().steps(whole), 0).tokens], dim=1)
+    told = torch.cat([told, told[:, -1:].expand(-1, 8)], dim=1)  # what is drafted beyond the end does not matter
+
+    def guess(rounds, state):
+        span, rows = state.tokens.span, rounds.narrowing.rows
+        columns = torch.full((len(rows),), span.stop - 1) if span.columns is None else span.columns[:, -1]
+        return told[rows, columns + 1]
+
+    monkeypatch.setattr(Rounds, "guess", guess)
+    monkeypatch.setattr(RoundPace, "next", lambda pace: pace.length)
+    monkeypatch.setattr(RoundPace, "saw", lambda pace, made: seen.append(made / pace.length))
+    method = loopcd.Greedy(draft=loopcd.SelfDraft(2, 2, wave=False))
+    rows = collect(method.steps(job(model, ends, padded=False)), 0)
+    assert any(len(text) % 2 == 0 for text in texts(rows))  # it ended inside a round
+    assert seen and set(seen) == {1.0}
