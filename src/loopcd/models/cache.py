@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from loopcd.models.slots import Slot, Span, column_index, in_blocks, row_index
+from loopcd.models.slots import Slot, Span, column_index, in_blocks, row_index, sent
 
 Exited = Literal["last", "skip"]
 
@@ -289,10 +289,10 @@ class LoopCache(Cache):
             layer.select(index)  # pyright: ignore[reportAttributeAccessIssue]
         for branch in self.branches.values():
             branch.select(index)
-        self.valid = None if self.valid is None else self.valid[index.to(self.valid.device)]
-        self.depths = None if self.depths is None else self.depths[index.to(self.depths.device)]
-        self.input_ids = None if self.input_ids is None else self.input_ids[index.to(self.input_ids.device)]
-        self.lengths = None if self.lengths is None else self.lengths[index.to(self.lengths.device)]
+        self.valid = None if self.valid is None else self.valid[sent(index, self.valid.device)]
+        self.depths = None if self.depths is None else self.depths[sent(index, self.depths.device)]
+        self.input_ids = None if self.input_ids is None else self.input_ids[sent(index, self.input_ids.device)]
+        self.lengths = None if self.lengths is None else self.lengths[sent(index, self.lengths.device)]
         if self.reach is not None:
             self.reach.select(index.tolist())
         self.batch, self.span = len(index), None

@@ -125,7 +125,7 @@ class Slot(CacheLayerMixin):
         assert self._keys is not None and self._values is not None
         if rows is None:
             return self._keys[:, :, :stop], self._values[:, :, :stop]
-        rows = rows.to(self._keys.device)
+        rows = sent(rows, self._keys.device)
         return self._keys[rows, :, :stop], self._values[rows, :, :stop]
 
     def take_over(self, source: "Slot", row: int, columns: slice, span: Span) -> None:
@@ -170,7 +170,7 @@ class Slot(CacheLayerMixin):
     def select(self, index: Tensor) -> None:
         """Keep, repeat or reorder rows."""
         if self._keys is not None and self._values is not None:
-            index = index.to(self._keys.device)
+            index = sent(index, self._keys.device)
             self._keys, self._values = (self._selected(each, index) for each in (self._keys, self._values))
 
     def fill(self, keys: Tensor, values: Tensor) -> None:
