@@ -116,6 +116,14 @@ Drafted LoopCD over plain greedy on the medium models, by CPU time, one text: ea
 undrafted text's token, or with the remaining probability by another. Made by `python -m benchmarks --what foretold`.
 """
 
+_EVALUATION = """## Whole evaluations
+
+Texts that each go on at their own loop and give their places to the next ones (as `loopcd eval` runs them in large batches, and
+whatever leaves early) against batches in step, which go on until their longest text has ended: tokens by CPU time, over greedy
+in step. Lengths "as of GSM8K" have the spread of its gold answers. Tokens that leave early may choose other texts. Made by
+`python -m benchmarks.evaluation`, or `python -m benchmarks --what evaluation` with fewer problems.
+"""
+
 _UNDER = {
     "Compiling": "`load(..., compile=True)`. Start-up is what the first passes take longer. torch keeps compiled code on disk: "
     "where it has none yet, start-up takes some seconds more."
@@ -172,6 +180,8 @@ def page(run: Mapping[str, Any], views: Mapping[str, Outlook], plot: str) -> str
         parts += [_WAVE, made["Waves"].markdown()]
     if "Foretold drafts" in made:
         parts += [_FORETOLD, made["Foretold drafts"].markdown()]
+    if "Evaluation" in made:
+        parts += [_EVALUATION, made["Evaluation"].markdown()]
     parts.append(_TIME)
     for title in ("Decoding", "Across batches and contexts", "Where the time of a step goes"):
         parts += [made[title].markdown()] if title in made else []

@@ -1,12 +1,13 @@
 """Whether texts that go on together, each at its own loop, some ahead of themselves, get the tokens that they get alone.
 
-together.py [--prompts 200] [--tokens 24] [--rows 32] [--models tiny-huginn,tiny-ouro,nanbeige]
+together.py [--prompts 200] [--tokens 24] [--rows 32] [--models tiny-huginn,tiny-ouro,nanbeige] [--only "greedy.*drawn"]
 
 Prompts of very different lengths, every ninth cancelled in the middle; greedy, LoopCD, draws, both exit criteria, waves and
 rounds, each against every row alone and undrafted. A text that differs is counted as a near tie where the two best scores at
 its first other token are nearer than rounding.
 """
 
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -36,8 +37,10 @@ def settings(model: LoopedModel) -> Iterator[tuple[str, Any, Any, dict[str, Any]
         yield f"{name}, wave", make(draft=wave), make(), {}
         yield f"{name}, wave, drawn", make(draft=wave), make(), DRAWN
         yield f"{name}, rounds", make(draft=rounds), make(), {}
+        yield f"{name}, rounds, drawn", make(draft=rounds), make(), DRAWN
         for criterion, rule in leaving.items():
             yield f"{name}, exit by {criterion}", make(exit=rule), make(exit=rule), {}
+            yield f"{name}, exit by {criterion}, drawn", make(exit=rule), make(exit=rule), DRAWN
 
 
 def prompts_of(model: LoopedModel, count: int, tokens: int) -> list[list[int]]:
@@ -86,13 +89,16 @@ def loaded(name: str) -> LoopedModel:
 @click.option("--tokens", default=24)
 @click.option("--rows", default=32)
 @click.option("--models", default="tiny-huginn,tiny-ouro,nanbeige")
-def main(prompts: int, tokens: int, rows: int, models: str) -> None:
+@click.option("--only", default="", help="Settings in whose name this regular expression is found.")
+def main(prompts: int, tokens: int, rows: int, models: str, only: str) -> None:
     torch.set_num_threads(1)
     wrong = 0
     for name in models.split(","):
         model, known = loaded(name), dict[str, list[list[int]]]()
         asked = prompts_of(model, prompts, tokens)
         for label, together, alone, drawn in settings(model):
+            if not re.search(only, label):
+                continue
             begun, key = time.process_time(), f"{alone}{drawn}"
             if key not in known:
                 options = {"max_new_tokens": tokens, **drawn}
