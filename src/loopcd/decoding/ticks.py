@@ -25,12 +25,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from loopcd.decoding.exits import LOOKED_AFTER, Judge
+from loopcd.decoding.exits import LOOKED_AFTER, Judge, may_leave
 from loopcd.decoding.flight import Flying, Prompt, Row, Unit, joined_flights, read_together, score_together, show_trail
 from loopcd.decoding.loop import choose
 from loopcd.decoding.reader import Reading
 from loopcd.decoding.rounds import near_choices
-from loopcd.decoding.rules import relative_change
 from loopcd.decoding.scoring import ContrastScorer, PlainScorer, Scorer
 from loopcd.models.places import Places, Together
 from loopcd.models.prompts import Prompts
@@ -196,8 +195,8 @@ class Ticks:
                 if unit.row.wave is not None:
                     unit.row.wave.units.append(unit)
             together = self._together(units)
-            ids = torch.tensor([[unit.token] for unit in units], device=self.model.device)
-            positions = torch.tensor([[unit.column] for unit in units], device=self.model.device)
+            ids = sent([[unit.token] for unit in units], self.model.device)
+            positions = sent([[unit.column] for unit in units], self.model.device)
             told = {} if seed is None else {"init_seed": seed}
             state = self.model.begin(ids, together, position_ids=positions, **told)  # pyright: ignore[reportArgumentType]
             if together.ids is not None:
@@ -381,9 +380,9 @@ class Ticks:
             unit.loop += 1
             if unit.row.watches:
                 unit.trail.append((after.hidden, at))
-        reached = self._reached(flying, before, after)
-        state = LoopState(after.hidden, 0, after.tokens, after.extra)
-        self.flying = flying = Flying(units, state, flying.staying, bound=True)
+        asked = [None if unit.loop == self.num_loops else unit.row.reader.exit for unit in units]
+        reached, staying = may_leave(self.model, asked, [unit.loop for unit in units], flying.staying, before, after)
+        self.flying = flying = Flying(units, LoopState(after.hidden, 0, after.tokens, after.extra), staying, bound=True)
         if reached is not None:
             self._unseen.append((self.ticks, flying, reached))
         last = [unit for unit in units if unit.loop == self.num_loops]
@@ -430,24 +429,3 @@ class Ticks:
             table[at, : len(columns)] = columns
         together.hide(table)
         return replace(state, tokens=replace(state.tokens, mask=together.mask))
-
-    def _reached(self, flying: Flying, before: LoopState, after: LoopState) -> Tensor | None:
-        """[units] bool, on the device, of those whose exit rules say that they leave; None: it is too early for any."""
-        rules, reached = [unit.row.reader.exit for unit in flying.units], None
-        for criterion in {rule.criterion for rule in rules if rule is not None}:
-            gate = criterion == "gate"
-            limits = [2.0 if gate else 0.0] * len(rules)  # which are never reached
-            for at, (unit, rule) in enumerate(zip(flying.units, rules, strict=True)):
-                if rule is not None and rule.criterion == criterion and (rule.min_loops or 0) <= unit.loop < self.num_loops:
-                    limits[at] = rule.threshold
-            if gate:
-                stop = torch.sigmoid(wide(self.model.gate_logits(after)))[:, 0]  # pyright: ignore[reportCallIssue]
-                flying.staying = flying.staying * (1 - stop)
-                said = 1 - flying.staying >= sent(torch.tensor(limits, dtype=stop.dtype), stop.device)
-            elif any(limits):
-                change = relative_change(wide(before.hidden), wide(after.hidden))[:, 0]
-                said = change < sent(torch.tensor(limits, dtype=change.dtype), change.device)
-            else:
-                continue
-            reached = said if reached is None else reached | said
-        return reached
