@@ -6,7 +6,7 @@ at its own time, against batches in step, which go on until their longest text h
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import sqrt
 from typing import Any
 
@@ -34,7 +34,7 @@ from loopcd.models.loading import load
 
 # lengths of GSM8K's gold answers over their mean: the shortest, every tenth, the longest
 ANSWERS = (0.23, 0.52, 0.63, 0.73, 0.83, 0.93, 1.04, 1.16, 1.33, 1.57, 3.44)
-MEAN = 60  # tokens: the longest answer and a prompt fit the built-in models' context
+MEAN = 40  # tokens: the longest answer and a prompt fit the built-in models' context
 SURE = 0.5  # probability of having left, at which a token leaves by a drawn gate
 
 
@@ -94,13 +94,16 @@ def measure(texts: Texts, methods: Mapping[str, Method], batch: int, rounds: int
     """Each method by ticks over greedy in step, by CPU time."""
     made: dict[str, dict[int, tuple[list[int], list[int]]]] = {}
 
-    def task(name: str) -> Sample:
-        run, watch = texts.in_step if name == "in step" else texts.by_ticks, Stopwatch()
+    def task(name: str, some: Texts) -> Sample:
+        run, watch = some.in_step if name == "in step" else some.by_ticks, Stopwatch()
         with watch.running():
             made[name] = run(methods.get(name, Greedy()), batch)
         return watch.sample(sum(len(tokens) for tokens, _ in made[name].values()))
 
-    samples = alternately({name: lambda name=name: task(name) for name in ("in step", *methods)}, rounds)
+    names, few = ("in step", *methods), replace(texts, prompts=texts.prompts[:batch], lengths=texts.lengths[:batch])
+    for name in names:  # one batch is warm-up enough
+        task(name, few)
+    samples = alternately({name: lambda name=name: task(name, texts) for name in names}, rounds, warm_up=0)
     told: dict[str, Any] = {}
     for name in methods:
         loops = [each for _, by_token in made[name].values() for each in by_token]
@@ -130,7 +133,7 @@ def draw_exits(model: LoopedModel) -> EarlyExit:
         leaves = 0.5 + (loops - 2) * torch.special.ndtr(side)
         return torch.logit(1 - (1 - SURE) ** (1 / leaves))
 
-    model.gate_logits = gate_logits  # pyright: ignore[reportAttributeAccessIssue]
+    model.gate_logits = gate_logits  # pyright: ignore[reportArgumentType]
     return EarlyExit(SURE, criterion="gate")
 
 
@@ -141,9 +144,9 @@ def bench_evaluation(
     evaluation's."""
     model, tokenizer = load(name)
     prompts, batch = Subject(name, model, tokenizer, 0).prompts(problems), batches[-1]
-    longest = min(256, model.max_context - max(map(len, prompts)))
+    longest = min(8 if small else 256, model.max_context - max(map(len, prompts)))
     end, greedy = getattr(tokenizer, "eos_token_id", None), {"greedy": Greedy()}
-    own = Texts(model, prompts, [longest if end is not None else 8] * problems, end)
+    own = Texts(model, prompts, [longest] * problems, end)
     say(f"evaluation: {name}, {problems} problems, batch {batch}")
     found = {f"{name}, batch {batch}, own ends": measure(own, greedy, batch, rounds)}
     lengths = [min(each, longest) for each in drawn_lengths(problems, 4 if small else MEAN)]
