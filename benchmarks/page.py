@@ -75,7 +75,8 @@ _DEVICES = """## What each device costs
 - **Early exit.** A token that leaves saves its later loops; how far it moved is asked once a loop after `min_loops`. Its
   entries are copied to later loops only when a later token gets there. In a batch every row leaves by itself, but a pass goes
   on until the last row has left: where a pass over few rows costs as much as one over many, as in small models, a batch
-  saves little.
+  saves little. Texts that each go on at their own loop, as `generate` makes a list of prompts with early exit, are measured
+  under "Whole evaluations".
 - **Compiling** (`compile=True`) fuses what surrounds the attention of each layer; it is paid for at the first passes.
 """
 
