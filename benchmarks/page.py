@@ -75,7 +75,8 @@ _DEVICES = """## What each device costs
 - **Early exit.** A token that leaves saves its later loops; how far it moved is asked once a loop after `min_loops`. Its
   entries are copied to later loops only when a later token gets there. In a batch every row leaves by itself, but a pass goes
   on until the last row has left: where a pass over few rows costs as much as one over many, as in small models, a batch
-  saves little.
+  saves little. Texts that each go on at their own loop, as `generate` makes a list of prompts with early exit, are measured
+  under "Whole evaluations".
 - **Compiling** (`compile=True`) fuses what surrounds the attention of each layer; it is paid for at the first passes.
 """
 
@@ -114,6 +115,14 @@ _FORETOLD = """## Drafts that are right as often as one says
 
 Drafted LoopCD over plain greedy on the medium models, by CPU time, one text: each draft is computed, then replaced by the
 undrafted text's token, or with the remaining probability by another. Made by `python -m benchmarks --what foretold`.
+"""
+
+_EVALUATION = """## Whole evaluations
+
+Texts that each go on at their own loop and give their places to the next ones (as `loopcd eval` runs them in large batches, and
+whatever leaves early) against batches in step, which go on until their longest text has ended: tokens by CPU time, over greedy
+in step. Lengths "as of GSM8K" have the spread of its gold answers. Tokens that leave early may choose other texts. Made by
+`python -m benchmarks.evaluation`, or `python -m benchmarks --what evaluation` with fewer problems.
 """
 
 _UNDER = {
@@ -172,6 +181,8 @@ def page(run: Mapping[str, Any], views: Mapping[str, Outlook], plot: str) -> str
         parts += [_WAVE, made["Waves"].markdown()]
     if "Foretold drafts" in made:
         parts += [_FORETOLD, made["Foretold drafts"].markdown()]
+    if "Evaluation" in made:
+        parts += [_EVALUATION, made["Evaluation"].markdown()]
     parts.append(_TIME)
     for title in ("Decoding", "Across batches and contexts", "Where the time of a step goes"):
         parts += [made[title].markdown()] if title in made else []

@@ -5,6 +5,7 @@ from typing import Any
 from benchmarks import tables
 from benchmarks.compiled import bench_compiled
 from benchmarks.devices import bench_devices
+from benchmarks.evaluation import bench_evaluation
 from benchmarks.foretold import bench_foretold
 from benchmarks.memory import LARGE, SMALL, bench_load, bench_memory
 from benchmarks.overhead import bench_overhead
@@ -25,6 +26,7 @@ def register() -> None:
             "worst": Part(_worst),
             "wave": Part(_wave),
             "foretold": Part(_foretold),
+            "evaluation": Part(_evaluation),
             "devices": Part(_devices),
             "compile": Part(_compile),
             "memory": Part(_memory),
@@ -37,6 +39,7 @@ def register() -> None:
             "worst": tables.worst_tables,
             "wave": tables.wave_tables,
             "foretold": tables.foretold_tables,
+            "evaluation": tables.evaluation_tables,
             "devices": tables.device_tables,
             "compile": tables.compile_tables,
             "memory": tables.memory_tables,
@@ -65,6 +68,12 @@ def _wave(settings: Settings, say: Say) -> dict[str, Any]:
 def _foretold(settings: Settings, say: Say) -> dict[str, Any]:
     rounds, tokens = settings.of(1, 7, settings.rounds), settings.of(12, 64, settings.max_new_tokens)
     return bench_foretold((0.8,) if settings.quick else (0.6, 0.8, 0.9), rounds, tokens, say, settings.quick)
+
+
+def _evaluation(settings: Settings, say: Say) -> dict[str, Any]:
+    model = settings.models[0] if settings.models else "tiny-huginn"
+    batches, rounds = (2, 4) if settings.quick else (8, 64), settings.of(1, 3, settings.rounds)
+    return bench_evaluation(model, settings.of(12, 512), batches, rounds, say, settings.quick)
 
 
 def _devices(settings: Settings, say: Say) -> dict[str, Any]:

@@ -57,6 +57,21 @@ def foretold_tables(foretold: Mapping[str, Any]) -> Iterator[Table]:
     yield Table.of("Foretold drafts", columns, rows)
 
 
+def evaluation_tables(evaluation: Mapping[str, Any]) -> Iterator[Table]:
+    columns = ["each text at its own loop, over greedy in step", "throughput", "loops", "texts as in step"]
+    rows = [
+        [
+            f"{what}: {name}",
+            spread(told["over in step"]),
+            f"{told['loops_per_token']:.1f}",
+            f"{told['as_in_step']} of {told['texts']}",
+        ]
+        for what, by_method in evaluation.items()
+        for name, told in by_method.items()
+    ]
+    yield Table.of("Evaluation", columns, rows)
+
+
 def device_tables(devices: Mapping[str, Any]) -> Iterator[Table]:
     models = list(devices)
     names = list(dict.fromkeys(name for told in devices.values() for name in told["cost"]))

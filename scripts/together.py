@@ -1,12 +1,13 @@
 """Whether texts that go on together, each at its own loop, some ahead of themselves, get the tokens that they get alone.
 
-together.py [--prompts 200] [--tokens 24] [--rows 32] [--models tiny-huginn,tiny-ouro,nanbeige]
+together.py [--prompts 200] [--tokens 24] [--rows 32] [--models tiny-huginn,tiny-ouro,nanbeige] [--only "greedy.*drawn"]
 
 Prompts of very different lengths, every ninth cancelled in the middle; greedy, LoopCD, draws, both exit criteria, waves and
 rounds, each against every row alone and undrafted. A text that differs is counted as a near tie where the two best scores at
 its first other token are nearer than rounding.
 """
 
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -36,8 +37,10 @@ def settings(model: LoopedModel) -> Iterator[tuple[str, Any, Any, dict[str, Any]
         yield f"{name}, wave", make(draft=wave), make(), {}
         yield f"{name}, wave, drawn", make(draft=wave), make(), DRAWN
         yield f"{name}, rounds", make(draft=rounds), make(), {}
+        yield f"{name}, rounds, drawn", make(draft=rounds), make(), DRAWN
         for criterion, rule in leaving.items():
             yield f"{name}, exit by {criterion}", make(exit=rule), make(exit=rule), {}
+            yield f"{name}, exit by {criterion}, drawn", make(exit=rule), make(exit=rule), DRAWN
 
 
 def prompts_of(model: LoopedModel, count: int, tokens: int) -> list[list[int]]:
@@ -48,12 +51,19 @@ def prompts_of(model: LoopedModel, count: int, tokens: int) -> list[list[int]]:
     return [torch.randint(3, model.config.vocab_size, (length,), generator=generator).tolist() for length in lengths]
 
 
+def longest(number: int, tokens: int) -> int:
+    """Texts end at different times, so that those which are cancelled are in the middle."""
+    return max(1, tokens - number % 4 * tokens // 8)
+
+
 def made_together(model: LoopedModel, prompts: Any, method: Any, rows: int, tokens: int, drawn: Any) -> dict[int, list[int]]:
     if method.draft is not None and not method.draft.wave:
         made = loopcd.generate(model, None, prompts, method, max_new_tokens=tokens, batch_size=rows, **drawn)
-        return {number: each.token_ids for number, each in enumerate(made)}
+        return {number: each.token_ids[: longest(number, tokens)] for number, each in enumerate(made)}
     batch = loopcd.Batch(model, rows=rows)
-    handles = [batch.submit(each, method, max_new_tokens=tokens, number=at, **drawn) for at, each in enumerate(prompts)]
+    handles = [
+        batch.submit(each, method, max_new_tokens=longest(at, tokens), number=at, **drawn) for at, each in enumerate(prompts)
+    ]
     doomed = set(range(4, len(prompts), 9))
     for _ in batch:
         for number in sorted(doomed):
@@ -86,13 +96,16 @@ def loaded(name: str) -> LoopedModel:
 @click.option("--tokens", default=24)
 @click.option("--rows", default=32)
 @click.option("--models", default="tiny-huginn,tiny-ouro,nanbeige")
-def main(prompts: int, tokens: int, rows: int, models: str) -> None:
+@click.option("--only", default="", help="Settings in whose name this regular expression is found.")
+def main(prompts: int, tokens: int, rows: int, models: str, only: str) -> None:
     torch.set_num_threads(1)
     wrong = 0
     for name in models.split(","):
         model, known = loaded(name), dict[str, list[list[int]]]()
         asked = prompts_of(model, prompts, tokens)
         for label, together, alone, drawn in settings(model):
+            if not re.search(only, label):
+                continue
             begun, key = time.process_time(), f"{alone}{drawn}"
             if key not in known:
                 options = {"max_new_tokens": tokens, **drawn}
@@ -101,8 +114,9 @@ def main(prompts: int, tokens: int, rows: int, models: str) -> None:
                     for at, each in enumerate(asked)
                 ]
             made = made_together(model, asked, together, rows, tokens, drawn)
-            other = [at for at, each in made.items() if each != known[key][at]]
-            near = [at for at in other if near_tie(model, asked[at] + _common(made[at], known[key][at]))]
+            wanted = [each[: longest(at, tokens)] for at, each in enumerate(known[key])]
+            other = [at for at, each in made.items() if each != wanted[at]]
+            near = [at for at in other if near_tie(model, asked[at] + _common(made[at], wanted[at]))]
             wrong += len(other) - len(near)
             told = f"{len(made) - len(other)} of {len(made)} the same, {len(near)} other at a near tie"
             click.echo(f"{name}, {label}: {told} ({time.process_time() - begun:.0f} s)")

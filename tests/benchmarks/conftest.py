@@ -36,6 +36,6 @@ def _further_parts() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def found(folders: list[str]) -> dict[str, Any]:
     """Of one model; what runs differ in between models, the tests of `loopcd bench` see."""
-    what = ("methods", "decode", "overhead", "worst", "wave", "foretold", "devices")
+    what = ("methods", "decode", "overhead", "worst", "wave", "foretold", "evaluation", "devices")
     with registered():
         return run(Settings(what=what, models=folders[:1], batches=(1,), rounds=1, max_new_tokens=6, quick=True))

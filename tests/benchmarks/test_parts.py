@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.evaluation import ANSWERS, Texts, draw_exits, drawn_lengths
 from benchmarks.foretold import measure_foretold
 from benchmarks.memory import describe_load
 from benchmarks.wave import ticks_expected
@@ -12,7 +13,7 @@ from loopcd.bench.compare import spreads
 from loopcd.bench.parts import Settings
 from loopcd.bench.subjects import Subject, sharpen
 from loopcd.bench.tables import tables
-from loopcd.decoding import LoopCD
+from loopcd.decoding import Greedy, LoopCD
 from tools import tiny_huginn
 
 
@@ -31,6 +32,7 @@ def test_every_part_has_a_table(found: dict[str, Any]) -> None:
         "Worst case",
         "Waves",
         "Foretold drafts",
+        "Evaluation",
         "What each device costs, as a share of a step",
         "Where the time of a step goes",
     ]
@@ -38,7 +40,7 @@ def test_every_part_has_a_table(found: dict[str, Any]) -> None:
 
 
 def test_whole_runs_have_these_parts_too() -> None:
-    own = {"overhead", "worst", "wave", "foretold", "devices", "compile", "memory", "load"}
+    own = {"overhead", "worst", "wave", "foretold", "evaluation", "devices", "compile", "memory", "load"}
     assert set(Settings().parts) == {"methods", "exact", "decode"} | own
     assert Settings(quick=True).parts == ["methods", "decode", "load"]
 
@@ -60,6 +62,34 @@ def test_foretold_drafts_are_right_as_often_as_one_says(found: dict[str, Any]) -
     assert always["acceptance"] == 1 and always["accepted_length"] > 1
     assert never["acceptance"] == 0 and never["accepted_length"] == 1
     assert always["identical_texts"] == never["identical_texts"] == 2
+
+
+def test_an_evaluation_is_of_the_same_texts(found: dict[str, Any]) -> None:
+    told = found["evaluation"]
+    assert len(told) == 5
+    for what, by_method in told.items():
+        for name, each in by_method.items():
+            assert each["texts"] > 0 and (name != "greedy" or each["as_in_step"] == each["texts"]), what
+
+
+def test_lengths_are_drawn_as_answers_are_long() -> None:
+    lengths = drawn_lengths(2000, 100)
+    assert 95 < sum(lengths) / len(lengths) < 110
+    assert 100 * ANSWERS[0] <= min(lengths) < 50 and 200 < max(lengths) <= 100 * ANSWERS[-1]
+    model = tiny_huginn()
+    texts = Texts(model, [[5, 6], [7], [8, 9, 10]], [3, 9, 1])
+    made = texts.in_step(Greedy(), 2)
+    assert [len(made[at][0]) for at in range(3)] == [3, 9, 1] and made == texts.by_ticks(Greedy(), 2)
+
+
+def test_drawn_exits_are_spread_around_the_middle() -> None:
+    model = tiny_huginn(mean_recurrence=8)
+    method = Greedy(exit=draw_exits(model))
+    texts = Texts(model, Subject("x", model, None, 0).prompts(4), [12] * 4)
+    made = texts.by_ticks(method, 2)
+    loops = [each for _, by_token in made.values() for each in by_token]
+    assert made == texts.in_step(method, 2)
+    assert len(set(loops)) > 3 and 2.5 < sum(loops) / len(loops) < 5.5
 
 
 def test_a_sharpened_head_leaves_few_positions_contested() -> None:

@@ -9,7 +9,9 @@ import loopcd
 from decoding.runs import run
 from loopcd import EarlyExit, Greedy, LoopCD, SelfDraft
 from loopcd.decoding import rules
+from loopcd.decoding.exits import LOOKED_AFTER
 from loopcd.decoding.reader import Reader
+from loopcd.decoding.ticks import Ticks
 from standin import counting, devices, placed
 from tools import MAKERS, random_ids, tiny_huginn, tiny_ouro
 
@@ -46,6 +48,25 @@ def waits(method: Any, rows: int) -> float:
 )
 def test_a_step_waits_for_the_device_no_more_than_it_must(method: Any, most: int, rows: int) -> None:
     assert waits(method, rows) <= most
+
+
+@pytest.mark.parametrize("name", ["latent", "skipped", "gate", "loopcd"])
+def test_texts_at_their_own_loops_are_looked_at_every_fourth_tick(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, loops, at = name == "gate", 8, list[int]()
+    make = (lambda: tiny_ouro(total_ut_steps=loops)) if gate else (lambda: tiny_huginn(mean_recurrence=loops))
+    rule = EarlyExit(0.7, 2, "gate") if gate else EarlyExit(0.4, 2, exited="skip" if name == "skipped" else "last")
+    method = LoopCD(1, 0.9, 0.1, exit=rule) if name == "loopcd" else Greedy(exit=rule)
+    asked = [random_ids(1, 3 + seed, seed=seed)[0].tolist() for seed in range(4)]
+    here = loopcd.generate(make(), None, asked, method, max_new_tokens=9, batch_size=3)
+    look = Ticks._look
+    monkeypatch.setattr(Ticks, "_look", lambda ticks: at.append(ticks.ticks) or look(ticks))
+    with devices(), counting() as counts:
+        there = loopcd.generate(placed(make(), "standin:0"), None, asked, method, max_new_tokens=9, batch_size=3)
+    assert [(each.token_ids, each.loops) for each in there] == [(each.token_ids, each.loops) for each in here]
+    assert len({loop for each in here for loop in each.loops}) > 1  # or the test would show little
+    late = sum(loop > loops - LOOKED_AFTER for each in here for loop in each.loops)  # what ends has to be looked at
+    assert sum(each % LOOKED_AFTER > 0 for each in at) <= late
+    assert not [where for where in counts.waits if "copy to the device at models/places.py" in where]
 
 
 @torch.no_grad()

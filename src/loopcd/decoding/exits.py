@@ -82,6 +82,35 @@ class Judge:
         self.staying = None if self.staying is None else self.staying[index]
 
 
+def may_leave(
+    model: LoopedModel,
+    rules: Sequence[EarlyExit | None],
+    loops: Sequence[int],
+    staying: Tensor,
+    before: LoopState,
+    after: LoopState,
+) -> tuple[Tensor | None, Tensor]:
+    """As `Judge.reached`, of tokens [tokens, 1, width] that each have a rule and a number of loops of their own; and `staying`
+    [tokens], the gate's probability of still being in the loop, after this one."""
+    reached = None
+    for criterion in {rule.criterion for rule in rules if rule is not None}:
+        limits = [2.0 if criterion == "gate" else 0.0] * len(rules)  # which are never reached
+        for at, (rule, loop) in enumerate(zip(rules, loops, strict=True)):
+            if rule is not None and rule.criterion == criterion and loop >= (rule.min_loops or 0):
+                limits[at] = rule.threshold
+        if criterion == "gate":
+            stop = torch.sigmoid(wide(model.gate_logits(after)))[:, 0]  # pyright: ignore[reportCallIssue]
+            staying = staying * (1 - stop)
+            said = 1 - staying >= sent(torch.tensor(limits, dtype=stop.dtype), stop.device)
+        elif any(limits):
+            change = relative_change(wide(before.hidden), wide(after.hidden))[:, 0]
+            said = change < sent(torch.tensor(limits, dtype=change.dtype), change.device)
+        else:
+            continue
+        reached = said if reached is None else reached | said
+    return reached, staying
+
+
 @dataclass(frozen=True)
 class Leaver:
     """Rows that leave after the same loop."""

@@ -15,7 +15,7 @@ from loopcd.decoding.texts import Stopper
 from loopcd.decoding.wave import Wave
 from loopcd.models.cache import LoopCache
 from loopcd.models.places import Gathered, PlaceCache, Places, seated
-from loopcd.models.slots import Span
+from loopcd.models.slots import Span, sent
 from loopcd.models.stages import LoopState, Pass, rows_of
 
 if TYPE_CHECKING:
@@ -187,6 +187,7 @@ class Flying:
     units: list[Unit]
     state: LoopState  # [units, 1, width]
     staying: Tensor  # [units], the exit gate's probability of still being in the loop
+    bound: bool = False  # whether the state has for a cache what these units have
 
     def keep(self, order: Sequence[int]) -> "Flying | None":
         """Only these units, in this order."""
@@ -194,8 +195,14 @@ class Flying:
             return None
         if list(order) == list(range(len(self.units))):
             return self
-        index = torch.tensor(order, device=self.state.hidden.device)
+        index = sent(order, self.state.hidden.device)
         return Flying([self.units[at] for at in order], self.state.keep(index), self.staying[index])
+
+    def only(self, units: Collection[Unit]) -> "Flying":
+        """Those of these, at least one."""
+        kept = self.keep([at for at, unit in enumerate(self.units) if unit in units])
+        assert kept is not None
+        return kept
 
     def without(self, rows: Collection[Row]) -> "Flying | None":
         return self.keep([at for at, unit in enumerate(self.units) if unit.row not in rows])

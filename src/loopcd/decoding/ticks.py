@@ -25,17 +25,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from loopcd.decoding.exits import Judge
+from loopcd.decoding.exits import LOOKED_AFTER, Judge, may_leave
 from loopcd.decoding.flight import Flying, Prompt, Row, Unit, joined_flights, read_together, score_together, show_trail
 from loopcd.decoding.loop import choose
 from loopcd.decoding.reader import Reading
 from loopcd.decoding.rounds import near_choices
-from loopcd.decoding.rules import relative_change
 from loopcd.decoding.scoring import ContrastScorer, PlainScorer, Scorer
 from loopcd.models.places import Places, Together
 from loopcd.models.prompts import Prompts
-from loopcd.models.slots import Span
-from loopcd.models.stages import LoopedModel, LoopState, checked_loops, wide
+from loopcd.models.slots import Span, sent
+from loopcd.models.stages import LoopedModel, LoopState, Pass, checked_loops, wide
 
 FEW = 8  # this share of the places is waited for before prompts are taken on
 
@@ -53,6 +52,8 @@ class Ticks:
         self.arrived: list[Flying] = []  # before the gate
         self.read: list[Prompt] = []  # before the gate
         self.ticks = 0
+        self._unseen: list[tuple[int, Flying, Tensor]] = []  # ticks at which tokens may have left, and which of them
+        self._every = 1 if model.device.type == "cpu" else LOOKED_AFTER
         self._held = 0  # texts before the gate, summed over ticks
         inside = len(model.loop_slots(1))
         self._patience = (model.slot_count(1) - inside + 1) / inside  # what a gate costs, in ticks
@@ -67,7 +68,7 @@ class Ticks:
             return
         self.prompts, self.read = ([part for each in some if (part := each.without(row))] for some in (self.prompts, self.read))
         self.arrived = [part for each in self.arrived if (part := each.without({row})) is not None]
-        self.flying = None if self.flying is None else self._bound(self.flying.without({row}))
+        self.flying = None if self.flying is None else self.flying.without({row})
         row.sound = False  # nobody looked at its numbers
         self._make_free(row)
 
@@ -145,7 +146,7 @@ class Ticks:
             unit.row.cache.crop(-1)
         if vain and self.flying is not None:
             kept = [at for at, unit in enumerate(self.flying.units) if unit not in set(vain)]
-            self.flying = self._bound(self.flying.keep(kept))
+            self.flying = self.flying.keep(kept)
 
     def _admitted(self) -> int:
         """Waiting texts that may take places now: not one by one where there are many places, since a pass over one prompt
@@ -194,8 +195,8 @@ class Ticks:
                 if unit.row.wave is not None:
                     unit.row.wave.units.append(unit)
             together = self._together(units)
-            ids = torch.tensor([[unit.token] for unit in units], device=self.model.device)
-            positions = torch.tensor([[unit.column] for unit in units], device=self.model.device)
+            ids = sent([[unit.token] for unit in units], self.model.device)
+            positions = sent([[unit.column] for unit in units], self.model.device)
             told = {} if seed is None else {"init_seed": seed}
             state = self.model.begin(ids, together, position_ids=positions, **told)  # pyright: ignore[reportArgumentType]
             if together.ids is not None:
@@ -203,20 +204,20 @@ class Ticks:
                     unit.row.cache.remember(unit.span, token[None])
             begun = Flying(units, state, torch.ones(len(units), device=state.hidden.device))
             parts = [begun] if self.flying is None else [begun, self.flying]
-            self.flying = self._bound(joined_flights(parts, lambda unit: (unit.loop, unit.row.place)))
+            self.flying = joined_flights(parts, lambda unit: (unit.loop, unit.row.place))
 
     def _together(self, units: Sequence[Unit]) -> Together:
         at, columns = [unit.row.place for unit in units], [unit.column for unit in units]
         return Together(self.places, at, columns, [unit.loop for unit in units], self.model.device)
 
-    def _bound(self, flying: Flying | None) -> Flying | None:
+    def _bound(self, flying: Flying) -> Flying:
         """The same with what these units together have for a cache."""
-        if flying is None:
-            return None
-        together = self._together(flying.units)
-        span = Span(len(flying.units), 0, 1)
-        tokens = replace(flying.state.tokens, span=span, cache=together, mask=together.mask)
-        return replace(flying, state=replace(flying.state, loop=0, tokens=tokens))
+        if flying.bound:
+            return flying
+        state, together = flying.state, self._together(flying.units)
+        old, span = state.tokens, Span(len(flying.units), 0, 1)
+        tokens = Pass(span, together, together.mask, old.rotary, old.injected, old.length)  # pyright: ignore[reportArgumentType]
+        return Flying(flying.units, LoopState(state.hidden, 0, tokens, state.extra), flying.staying, bound=True)
 
     # -- choosing tokens ----------------------------------------------------------------------------------------------
 
@@ -370,6 +371,7 @@ class Ticks:
         self.prompts += [] if rest is None else [rest]
 
     def _advance_units(self, flying: Flying) -> None:
+        flying = self._bound(flying)
         before, units = self._entered(flying), flying.units
         together: Together = before.tokens.cache  # pyright: ignore[reportAssignmentType]
         after = self.model.advance(before)
@@ -378,16 +380,34 @@ class Ticks:
             unit.loop += 1
             if unit.row.watches:
                 unit.trail.append((after.hidden, at))
-        self.flying = flying = replace(flying, state=replace(after, loop=0))
-        early = self._leaving(flying, before, after)
-        gone = [at for at, unit in enumerate(units) if early[at] or unit.loop == self.num_loops]
-        for unit in [units[at] for at in gone]:
-            if unit.loop < self.num_loops:
-                unit.row.cache.leave(unit.span, unit.loop, after.hidden.device)
-        if (left := flying.keep(gone)) is not None:
-            self.arrived.append(left)
-            out = set(gone)
-            self.flying = self._bound(flying.keep([at for at in range(len(units)) if at not in out]))
+        asked = [None if unit.loop == self.num_loops else unit.row.reader.exit for unit in units]
+        reached, staying = may_leave(self.model, asked, [unit.loop for unit in units], flying.staying, before, after)
+        self.flying = flying = Flying(units, LoopState(after.hidden, 0, after.tokens, after.extra), staying, bound=True)
+        if reached is not None:
+            self._unseen.append((self.ticks, flying, reached))
+        last = [unit for unit in units if unit.loop == self.num_loops]
+        gone = self._look() if self._unseen and (last or self.ticks % self._every == 0) else set[Unit]()
+        if left := [unit for unit in last if unit not in gone]:
+            self.arrived.append(flying.only(left))
+            gone.update(left)
+        if gone:
+            self.flying = flying.keep([at for at, unit in enumerate(units) if unit not in gone])
+
+    def _look(self) -> set[Unit]:
+        """The tokens whose exit rules let them go since the last look stand before the gate, with what they left with."""
+        inside, gone = set() if self.flying is None else set(self.flying.units), set[Unit]()
+        said = iter(torch.cat([reached for *_, reached in self._unseen]).tolist())
+        for tick, flight, _ in self._unseen:
+            left = [unit for unit in flight.units if next(said) and unit in inside and unit not in gone]
+            for unit in left:
+                entered, unit.loop = unit.loop, unit.loop - (self.ticks - tick)
+                del unit.trail[unit.loop :]
+                unit.row.cache.leave(unit.span, unit.loop, flight.state.hidden.device, entered)
+            if left:
+                self.arrived.append(flight.only(left))
+                gone.update(left)
+        self._unseen = []
+        return gone
 
     def _entered(self, flying: Flying) -> LoopState:
         """Make ready what the units see at the loop that comes: also of tokens that left before it."""
@@ -409,22 +429,3 @@ class Ticks:
             table[at, : len(columns)] = columns
         together.hide(table)
         return replace(state, tokens=replace(state.tokens, mask=together.mask))
-
-    def _leaving(self, flying: Flying, before: LoopState, after: LoopState) -> list[bool]:
-        """Which units' exit rules say that they leave."""
-        rules = [unit.row.reader.exit for unit in flying.units]
-        leaves = [False] * len(rules)
-        for criterion in {rule.criterion for rule in rules if rule is not None}:
-            limits = [0.0 if rule is None else rule.threshold for rule in rules]
-            if criterion == "gate":
-                stop = torch.sigmoid(wide(self.model.gate_logits(after)))[:, 0]  # pyright: ignore[reportCallIssue]
-                flying.staying = flying.staying * (1 - stop)
-                reached = 1 - flying.staying >= torch.tensor(limits, device=stop.device)
-            else:
-                change = relative_change(wide(before.hidden), wide(after.hidden))[:, 0]
-                reached = change < torch.tensor(limits, dtype=change.dtype, device=change.device)
-            said = reached.tolist()
-            for at, rule in enumerate(rules):
-                if rule is not None and rule.criterion == criterion and flying.units[at].loop >= (rule.min_loops or 0):
-                    leaves[at] = said[at]
-        return leaves

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from loopcd.models.cache import Exited, LoopCache
 from loopcd.models.layers import attention
-from loopcd.models.slots import Slot, Span
+from loopcd.models.slots import Slot, Span, sent
 
 if TYPE_CHECKING:
     from loopcd.models.stages import LoopedModel
@@ -54,7 +54,7 @@ class Places:
         """Copies [rows, heads, stop, head_dim] of what a slot has at these places before column `stop`."""
         base, offset = self._part.get(index, (index, 0))
         keys, values = self._kept[base]
-        at = at.to(keys.device) + offset
+        at = sent(at, keys.device) + offset
         return keys[at, :, :stop], values[at, :, :stop]
 
     def keep(self, index: int, at: Tensor, keys: Tensor, values: Tensor) -> None:
@@ -82,7 +82,7 @@ class Places:
         the loop before."""
         if not numbers:
             return
-        target, at = torch.tensor(numbers, device=device), torch.tensor(columns, device=device)
+        target, at = sent(numbers, device), sent(columns, device)
         for base in self.looped:
             for kept in self._kept[base]:
                 there, column = target.to(kept.device), at.to(kept.device)
@@ -186,8 +186,8 @@ class Together:
         }
         self.longest = max(self.columns) + 1
         self._device = device
-        self._at = {looped: torch.tensor(each, device=device) for looped, each in self.numbers.items()}
-        self._written = torch.tensor(self.columns, device=device)
+        self._at = {looped: sent(each, device) for looped, each in self.numbers.items()}
+        self._written = sent(self.columns, device)
         self._groups: dict[bool, list[Group]] = {}
         self._slots: dict[int, TogetherSlot] = {}
         self.ids: Tensor | None = None  # token ids [members, 1], where the model wants them kept
@@ -277,7 +277,7 @@ class Together:
             groups, table = self.groups(looped), None
             if not all(self._sees_all(group, looped) for group in groups):
                 mask = self.mask if looped else self._seen()
-                table = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
+                table = torch.where(mask, mask.new_zeros((), dtype=dtype), -torch.inf)
             self._weights[looped, dtype] = [
                 None
                 if table is None or self._sees_all(group, looped)
