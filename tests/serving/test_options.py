@@ -94,9 +94,12 @@ def test_a_checkpoint_is_not_served_as_one_of_the_other_family(tmp_path: Path) -
 
 
 def test_what_cannot_be_served_is_refused_before_vllm_is_looked_for(tmp_path: Path, folder: str) -> None:
-    hrm = str(save_model(tmp_path / "hrm", tiny_hrm()))
+    hrm, llama = str(save_model(tmp_path / "hrm", tiny_hrm())), str(save_model(tmp_path / "llama", tiny_ouro()))
+    configure(Path(llama), model_type="llama")
     for options, said in [
-        ({"name": hrm}, "with vLLM, huginn_raven, ouro, nanbeige can be served"),
+        ({"name": hrm}, "is HRM-Text: with vLLM, Huginn, the retrofitted models, Ouro and Nanbeige can be served"),
+        ({"name": str(GOLDEN / "families" / "parcae_tiny")}, "is Parcae: with vLLM, Huginn,"),
+        ({"name": llama}, "has model type 'llama': with vLLM, Huginn,"),
         ({"name": "no-such-model"}, "there is no model 'no-such-model'"),
         ({"name": folder, "num_loops": 0}, "num_loops=0"),
         ({"name": folder, "dtype": "int8"}, "dtype='int8'"),
@@ -107,6 +110,19 @@ def test_what_cannot_be_served_is_refused_before_vllm_is_looked_for(tmp_path: Pa
         with pytest.raises(ValueError) as caught:  # noqa: PT011
             EngineOptions(**options).resolve()  # pyright: ignore[reportArgumentType]
         assert said in str(caught.value)
+
+
+def test_of_what_cannot_be_served_no_weights_are_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hrm, asked = save_model(tmp_path, tiny_hrm()), list[str]()
+
+    def download(name: str, allow_patterns: list[str], **_: object) -> str:
+        asked.extend(allow_patterns)
+        return str(hrm)
+
+    monkeypatch.setattr("loopcd.models.loading.snapshot_download", download)
+    with pytest.raises(ValueError, match="sapientinc/HRM-Text-1B is HRM-Text"):
+        EngineOptions("sapientinc/HRM-Text-1B").resolve()
+    assert "*.json" in asked and "*.safetensors" not in asked
 
 
 @pytest.mark.parametrize(
@@ -121,10 +137,14 @@ def test_what_cannot_be_served_is_refused_before_vllm_is_looked_for(tmp_path: Pa
         (["eval", "--tensor-parallel", "2"], 2, "--tensor-parallel is for --engine vllm"),
         (["eval", "--engine", "vllm", "--limit", "1", "--seeds", "0"], 1, "--seeds: in vLLM"),
         (["eval", "--engine", "vllm", "--limit", "1", "--device", "cpu"], 1, "--device cpu"),
+        (["eval", "--engine", "vllm", "--limit", "1", "--allow-pickle"], 1, "--allow-pickle: vLLM is given safetensors only"),
+        (["eval", "--engine", "vllm", "--limit", "1", "--model", "PARCAE"], 1, "is Parcae: with vLLM, Huginn,"),
+        (["serve", "PARCAE"], 1, "is Parcae: with vLLM, Huginn,"),
     ],
 )
 def test_bad_usage_is_told_in_one_sentence(arguments: list[str], status: int, said: str, folder: str) -> None:
-    made = CliRunner().invoke(main, [folder if each == "FOLDER" else each for each in arguments])
+    named = {"FOLDER": folder, "PARCAE": str(GOLDEN / "families" / "parcae_tiny")}
+    made = CliRunner().invoke(main, [named.get(each, each) for each in arguments])
     assert made.exit_code == status, made.output
     assert said in made.output
 

@@ -185,6 +185,7 @@ class Together:
             False: list(at),
         }
         self.longest = max(self.columns) + 1
+        self._first_loop = sum(loop == 0 for loop in loops)
         self._device = device
         self._at = {looped: sent(each, device) for looped, each in self.numbers.items()}
         self._written = sent(self.columns, device)
@@ -223,6 +224,11 @@ class Together:
         return kept[0][at, :, : self.longest], kept[1][at, :, : self.longest]
 
     # -- writing and attending ----------------------------------------------------------------------------------------
+
+    @property
+    def fresh(self) -> int:
+        """How many members, the first ones, have not run any loop."""
+        return 0 if self.shift else self._first_loop
 
     def ran(self) -> None:
         """All members have run one more loop."""

@@ -20,6 +20,7 @@ from loopcd.models.checkpoint import Shape
 from loopcd.models.configs import RetrofitConfig
 from loopcd.models.huginn import HuginnMLP
 from loopcd.models.layers import Llama3Scaling, LoopedLayer, RMSNorm, RotaryTable, rotate_halves
+from loopcd.models.places import Together
 from loopcd.models.recurrent import RecurrentModel
 from loopcd.models.stages import LoopState
 
@@ -115,9 +116,13 @@ class RetrofitForCausalLM(RecurrentModel):
         return like
 
     def inject(self, state: LoopState) -> Tensor:
-        if state.loop == 0 and self.starts_from_prelude and self.config.initial_state_mode == "skip-adapter":
+        if state.loop or not self.starts_from_prelude or self.config.initial_state_mode != "skip-adapter":
+            return super().inject(state)
+        cache, rows = state.tokens.cache, len(state.hidden)
+        fresh = cache.fresh if isinstance(cache, Together) else rows  # of texts each at its own loop, some are past the first
+        if fresh == rows:
             return state.hidden
-        return super().inject(state)
+        return torch.cat([state.hidden[:fresh], super().inject(state)[fresh:]])
 
 
 AutoModelForCausalLM.register(RetrofitConfig, RetrofitForCausalLM, exist_ok=True)

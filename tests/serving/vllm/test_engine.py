@@ -33,17 +33,27 @@ def evaluated(out: Path, *arguments: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("model", ["tiny-huginn", "tiny-ouro"])
 def test_the_same_accuracies_as_the_local_engine(model: str, tmp_path: Path) -> None:
+    check_same(model, tmp_path)
+    manifest = json.loads((tmp_path / "vllm" / "manifest.json").read_text())["settings"]
+    assert manifest["model"]["engine"] == "vllm" and manifest["methods"]["greedy"] == {}
+
+
+@pytest.mark.parametrize("family", ["nanbeige", "retrofit", "olmo"])
+def test_the_same_texts_for_the_other_families(family: str, subject: Callable[[str], Any], tmp_path: Path) -> None:
+    """Random weights, so that no answer is right: what counts are the tokens."""
+    check_same(str(subject(family).folder), tmp_path, "--limit", "8", "--max-new-tokens", "24")
+
+
+def check_same(model: str, folder: Path, *more: str) -> None:
     methods = ",".join(METHODS)
-    local = evaluated(tmp_path / "local", "--model", model, "--methods", methods)
-    other = evaluated(tmp_path / "vllm", "--model", model, "--methods", methods, "--engine", "vllm")
+    local = evaluated(folder / "local", "--model", model, "--methods", methods, *more)
+    other = evaluated(folder / "vllm", "--model", model, "--methods", methods, "--engine", "vllm", *more)
     assert set(other["methods"]) == set(local["methods"]) == set(METHODS)
     for name, told in local["methods"].items():
         for metric in ("strict", "flex"):
             assert other["methods"][name][metric] == told[metric], name
-    for samples in (tmp_path / "local" / "samples").iterdir():
-        assert lines(tmp_path / "vllm" / "samples" / samples.name) == lines(samples)
-    manifest = json.loads((tmp_path / "vllm" / "manifest.json").read_text())["settings"]
-    assert manifest["model"]["engine"] == "vllm" and manifest["methods"]["greedy"] == {}
+    for samples in (folder / "local" / "samples").iterdir():
+        assert lines(folder / "vllm" / "samples" / samples.name) == lines(samples)
 
 
 COMMAND = ("eval", "--model", "tiny-ouro", "--methods", "greedy,loopcd", "--limit", "32", "--max-new-tokens", "96", "--json")

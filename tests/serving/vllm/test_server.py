@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,16 +47,20 @@ class Server:
 
 @pytest.fixture(scope="module", params=["tiny-huginn", "tiny-ouro"])  # the second with two replicas
 def server(request: pytest.FixtureRequest, subject: Callable[[str], Any], tmp_path_factory: Any) -> Iterator[Server]:
-    it = subject(request.param)
+    replicas = ["--data-parallel", "2"] if request.param == "tiny-ouro" else []
+    with serving(request.param, subject(request.param), tmp_path_factory.mktemp("server") / "log", *replicas) as running:
+        yield running
+
+
+@contextmanager
+def serving(name: str, it: Any, log: Path, *more: str) -> Iterator[Server]:
+    """`loopcd serve`, and what it has to leave behind when it is stopped: nothing."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    log = tmp_path_factory.mktemp("server") / "log"
     loops = ",".join(map(str, it.amateur_loops))
-    command = [sys.executable, "-m", "loopcd.cli", "serve", request.param, "--port", str(port), "--amateur-loops", loops]
+    command = [sys.executable, "-m", "loopcd.cli", "serve", name, "--port", str(port), "--amateur-loops", loops, *more]
     command += ["--max-num-seqs", "16", "--kv-cache-memory-bytes", str(256 << 20)]
-    if request.param == "tiny-ouro":
-        command += ["--data-parallel", "2"]
     with log.open("w") as output:
         running = subprocess.Popen(
             command,
@@ -67,7 +72,7 @@ def server(request: pytest.FixtureRequest, subject: Callable[[str], Any], tmp_pa
     url = f"http://127.0.0.1:{port}"
     try:
         wait_for(url, running, log)
-        yield Server(url, request.param, it)
+        yield Server(url, name, it)
         assert running.poll() is None, log.read_text()[-3000:]
     finally:
         workers = psutil.Process(running.pid).children(recursive=True)
@@ -113,6 +118,14 @@ async def answers(server: Server, cases: list[Case], streamed: Callable[[int], b
 def test_greedy_and_loopcd_answers_side_by_side_streaming_and_not(server: Server) -> None:
     found = asyncio.run(answers(server, server.it.cases, lambda number: number % 2 == 0))
     assert_same(server.it.model, server.it.cases, found, server.it.expected)
+
+
+def test_a_retrofitted_model_whose_layers_the_weights_alone_tell(subject: Callable[[str], Any], tmp_path: Path) -> None:
+    """The front end reads their names; the process that loads them has to be told."""
+    it = subject("olmo")
+    with serving(str(it.folder), it, tmp_path / "log") as server:
+        found = asyncio.run(answers(server, it.cases, lambda number: number % 2 == 0))
+    assert_same(it.model, it.cases, found, it.expected)
 
 
 def test_the_text_is_that_of_the_tokens(server: Server) -> None:

@@ -17,7 +17,7 @@ from loopcd.models import HuginnConfig, NanbeigeConfig, OuroConfig
 from loopcd.models.recognition import HUGINN_TOKENS
 from loopcd.serving.vllm import ARCHITECTURES, register
 from loopcd.serving.vllm.processor import LoopCDProcessor
-from loopcd.serving.vllm.start_up import _check_speculation, latest
+from loopcd.serving.vllm.start_up import _check_speculation, check_ray, latest
 from tools import GOLDEN, MAKERS, configure, rewrite, save_model, tiny_huginn, tiny_nanbeige
 
 PROCESSOR = "loopcd.serving.vllm.processor:LoopCDProcessor"
@@ -78,6 +78,16 @@ def test_speculation_beside_loopcd_on_the_runner_of_gpus(config: Any, method: st
         return
     with pytest.raises(ValueError, match=said):
         _check_speculation(whole)
+
+
+@pytest.mark.parametrize("name", ["data_parallel_backend", "distributed_executor_backend"])
+def test_ray_is_refused_where_vllm_has_no_devices_for_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: the package ray is not among what tests install."""
+    asked = SimpleNamespace(**{"data_parallel_backend": "mp", "distributed_executor_backend": "mp", name: "ray"})
+    with pytest.raises(ValueError, match=f"{name}='ray': vLLM's build for CPUs"):
+        check_ray(asked)
+    monkeypatch.setattr("loopcd.serving.vllm.start_up.current_platform", SimpleNamespace(ray_device_key="GPU"))
+    check_ray(asked)
 
 
 def test_another_version_of_vllm_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,6 +177,8 @@ def evaluation_engine(session: Session, tensor_parallel: int = 1, data_parallel:
     plan = session.plan()
     if session.device is not None:
         raise ValueError(f"--device {session.device}: vLLM runs on the devices that it was built for; leave it out")
+    if session.allow_pickle:
+        raise ValueError("--allow-pickle: vLLM is given safetensors only; convert the weights, or take --engine local")
     if plan.seeds is not None and not plan.temperature:
         raise ValueError("--seeds: in vLLM Huginn starts from the zero state, so that nothing is drawn at temperature 0")
     options = EngineOptions(

@@ -28,10 +28,12 @@ class RavenAttention(nn.Module):
         self.proj = RowParallelLinear(heads.all * heads.size, width, bias=False, quant_config=quant, prefix=f"{prefix}.proj")
         self.visits = Visits(heads, slots, vllm_config, prefix)
 
-    def forward(self, x: Tensor, rotary: Rotary, visit: int, readers: int) -> Tensor:
+    def forward(self, x: Tensor, rotary: Rotary, visit: int, readers: int, kept: Tensor | None) -> Tensor:
+        """Of all rows of `x`, or where only some are asked for afterwards, of those in `kept`."""
         query, key, value = self.Wqkv(x)[0].split(self.heads.widths, dim=-1)
         query, key = self.placed(query, key, rotary)
-        return self.proj(self.visits(visit, query, key, value, readers))[0]
+        attended = self.visits(visit, query, key, value, readers)
+        return self.proj(attended if kept is None else attended[kept])[0]
 
     def placed(self, query: Tensor, key: Tensor, rotary: Rotary) -> tuple[Tensor, ...]:
         """Queries and keys [tokens, heads × size] with the positions in them."""
@@ -85,6 +87,7 @@ class HuginnLayer(nn.Module):
         table = RotaryTable(config.rope_base, config.head_dim, "neighbours")
         return Positions(table, model_config.max_model_len, torch.float32)
 
-    def forward(self, x: Tensor, rotary: Rotary, visit: int = 0, readers: int = 1) -> Tensor:
-        x = self.norm_2(self.attn(self.norm_1(x), rotary, visit, readers) + x)
+    def forward(self, x: Tensor, rotary: Rotary, visit: int = 0, readers: int = 1, kept: Tensor | None = None) -> Tensor:
+        attended = self.attn(self.norm_1(x), rotary, visit, readers, kept)
+        x = self.norm_2(attended + (x if kept is None else x[kept]))
         return self.norm_4(self.mlp(self.norm_3(x)) + x)

