@@ -29,7 +29,7 @@ PACKAGE = REPO / "src" / "loopcd"
 # What is changed, by room, and the tests that should notice
 ROOMS = {
     "decoding": ("decoding/*.py", ["tests/decoding", "tests/test_devices.py"]),
-    "models": ("models/*.py", ["tests/models", "tests/decoding"]),
+    "models": ("models/*.py", ["tests/models", "tests/decoding", "tests/evaluation/test_paper.py"]),
     "evaluation": ("evaluation/*.py", ["tests/evaluation"]),
     "serving": ("serving/vllm/[co][op][nt]*.py", ["tests/serving"]),  # contrast and options: what runs without vLLM
     "tracing": ("tracing/*.py", ["tests/tracing"]),

@@ -96,7 +96,7 @@ class StandIn(Tensor):
             device=device,
             requires_grad=False,
         )
-        made.inner = inner.detach()
+        made.inner = inner.detach() if inner.requires_grad else inner
         return made
 
     def __init__(self, inner: Tensor, device: torch.device | None = None, requires_grad: bool = False) -> None:
@@ -204,9 +204,9 @@ def _check_devices(name: str, args: Any, tensors: list[Tensor]) -> None:
         apart = {id(each) for each in indices if isinstance(args[0], StandIn) and not isinstance(each, StandIn)}
         tensors = [tensor for tensor in tensors if id(tensor) not in apart]
     # a number on the CPU may go with a tensor anywhere, but not the other way round
-    devices = {str(tensor.device) for tensor in tensors if tensor.dim() > 0 or isinstance(tensor, StandIn)}
+    devices = {tensor.device for tensor in tensors if tensor.dim() > 0 or isinstance(tensor, StandIn)}
     if len(devices) > 1:
-        raise DeviceMix(f"{name} of tensors on {' and '.join(sorted(devices))} at {_place()}")
+        raise DeviceMix(f"{name} of tensors on {' and '.join(sorted(map(str, devices)))} at {_place()}")
 
 
 class _Dispatch(TorchDispatchMode):

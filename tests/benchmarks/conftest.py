@@ -39,4 +39,4 @@ def found(folders: list[str]) -> dict[str, Any]:
     what = ("methods", "decode", "overhead", "worst", "wave", "foretold", "evaluation", "devices")
     with registered(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(wave, "LOOPS", 12)
-        return run(Settings(what=what, models=folders[:1], batches=(1,), rounds=1, max_new_tokens=6, quick=True))
+        return run(Settings(what=what, models=folders[:1], batches=(1,), rounds=1, max_new_tokens=4, quick=True))

@@ -70,11 +70,11 @@ def test_texts_of_one_prompt_are_paired_across_files(files: list[Path], tmp_path
 @pytest.mark.slow
 def test_without_arguments_differing_problems_of_the_built_in_task_are_exported(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    made = run("--export", page, "--problems", 32, "--strength", 3)
+    made = run("--export", page, "--problems", 16, "--strength", 3)
     assert made.exit_code == 0, made.output
     data = data_of(page)
     assert data["examples"] and all(each["differs"] for each in data["examples"])
-    assert "32 problems of steps" in data["note"]
+    assert "16 problems of steps" in data["note"]
     assert all(trace["extra"]["correct"] in (True, False) for each in data["examples"] for trace in each["traces"])
 
 
