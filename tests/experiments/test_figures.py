@@ -102,6 +102,7 @@ def test_a_card_is_made_of_a_run(tmp_path: Path) -> None:
     before = (target / "figures.json").read_text()
     done = CliRunner().invoke(main, ["card", str(tmp_path / "run"), str(target)])
     assert (done.exit_code, done.stderr.splitlines()[-1]) == (0, f"wrote {target / 'README.md'}"), done.output
+    assert "steps: right of 4 by loop" in done.stderr
     assert (target / "figures.json").read_text() == before  # measured once
 
 
