@@ -319,8 +319,9 @@ def test_layers_that_attend_by_themselves_are_given_each_texts_own_keys(at: list
     """Also of places that are no single view of the storage."""
     model = tiny_hrm()
     places, written = Places(model, 4, model.num_loops), torch.randn(2, 2, len(at), 2, 1, 16)  # [column, keys or values, …]
-    for column, new in enumerate(written):
-        together = Together(places, at, [column] * len(at), [1] * len(at), "cpu")
-        found = together.update(new[0], new[1], min(places.looped))
-    for kept, new in zip(found, written.transpose(0, 1), strict=True):
+    found = [
+        Together(places, at, [column] * len(at), [1] * len(at), "cpu").update(new[0], new[1], min(places.looped))
+        for column, new in enumerate(written)
+    ]
+    for kept, new in zip(found[-1], written.transpose(0, 1), strict=True):
         assert torch.equal(kept, torch.cat(list(new), dim=2))
