@@ -21,8 +21,7 @@ DRAFT = SelfDraft(2, 4, fallback=False)
 def waits(method: Any, rows: int) -> float:
     """Of a step, plain ones between drafting rounds counted too: those of a longer text less those of a shorter one."""
     with devices():
-        model = placed(tiny_huginn(n_layers_in_recurrent_block=1).bfloat16(), "standin:0")
-        ids = random_ids(rows, 5).to("standin:0")
+        model, ids = placed(tiny_huginn().bfloat16(), "standin:0"), random_ids(rows, 5).to("standin:0")
         found = []
         for count in (3, 9):
             with counting() as counts:
