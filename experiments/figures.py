@@ -95,15 +95,15 @@ def _measure_variant(
     book: _Book,
     display: Display,
 ) -> None:
-    tuning = steps.problems(variant, "tuning", extent.tuning)
-    test = steps.problems(variant, "test", extent.test)
-    # The greedy answers serve several figures, and are made only if one of these is missing.
-    greedy = cache(lambda: answers(model, tokenizer, test))
-    accuracy = book.get(f"accuracy/{variant}", lambda: _accuracy(model, tokenizer, test, greedy()))
-    display.say(f"{variant}: right of {len(test)} by loop {accuracy['right']}")
-    tried = book.get(f"grid/{variant}", lambda: _effects(model, tokenizer, tuning, grid(model)))
+    # Problems and greedy answers serve several figures, and are made only if one of these is missing.
+    tuning = cache(lambda: steps.problems(variant, "tuning", extent.tuning))
+    test = cache(lambda: steps.problems(variant, "test", extent.test))
+    greedy = cache(lambda: answers(model, tokenizer, test()))
+    accuracy = book.get(f"accuracy/{variant}", lambda: _accuracy(model, tokenizer, test(), greedy()))
+    display.say(f"{variant}: right of {accuracy['problems']} by loop {accuracy['right']}")
+    tried = book.get(f"grid/{variant}", lambda: _effects(model, tokenizer, tuning(), grid(model)))
     chosen = chosen_setting(tried)
-    effect = book.get(f"effect/{variant}", lambda: _effects(model, tokenizer, test, [chosen], greedy())[0])
+    effect = book.get(f"effect/{variant}", lambda: _effects(model, tokenizer, test(), [chosen], greedy())[0])
     display.say(f"{variant}: LoopCD {chosen} {100 * effect['difference']:+.2f} ± {100 * effect['margin']:.2f} points")
 
 

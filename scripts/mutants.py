@@ -29,7 +29,7 @@ PACKAGE = REPO / "src" / "loopcd"
 # What is changed, by room, and the tests that should notice
 ROOMS = {
     "decoding": ("decoding/*.py", ["tests/decoding", "tests/test_devices.py"]),
-    "models": ("models/*.py", ["tests/models", "tests/decoding"]),
+    "models": ("models/*.py", ["tests/models", "tests/decoding", "tests/evaluation/test_paper.py"]),
     "evaluation": ("evaluation/*.py", ["tests/evaluation"]),
     "serving": ("serving/vllm/[co][op][nt]*.py", ["tests/serving"]),  # contrast and options: what runs without vLLM
     "tracing": ("tracing/*.py", ["tests/tracing"]),
@@ -139,7 +139,7 @@ def nearest_first(tests: list[str], stem: str, repo: Path) -> list[str]:
     """The files of tests, those first that speak most of the changed file."""
 
     def distance(path: Path) -> tuple[bool, float]:
-        words = re.findall(r"[a-z]+", path.read_text(encoding="utf-8").lower())
+        words = re.findall(r"[a-z_]+" if "_" in stem else r"[a-z]+", path.read_text(encoding="utf-8").lower())
         return path.stem != f"test_{stem}", -words.count(stem) / len(words)
 
     found = [path for each in tests for path in sorted((repo / each).rglob("test_*.py")) or [repo / each]]

@@ -4,6 +4,7 @@ import os
 import runpy
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -114,7 +115,13 @@ def _be(arguments: list[str], work: Callable[[], Any]) -> NoReturn:
             status = 0
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-        sys.stdout.flush()
+        except BaseException:
+            traceback.print_exc()
+        try:
+            sys.stdout.flush()
+        except OSError:  # an interpreter that ends says so too, and has this status
+            traceback.print_exc()
+            status = 120
         sys.stderr.flush()
     finally:
         os._exit(status)

@@ -10,7 +10,7 @@ CUDA: reading a number, copying in either direction without `non_blocking`, inde
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -22,7 +22,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend  # pyright: ignore
 
 import loopcd
@@ -97,7 +96,7 @@ class StandIn(Tensor):
             device=device,
             requires_grad=False,
         )
-        made.inner = inner.detach()
+        made.inner = inner.detach() if inner.requires_grad else inner
         return made
 
     def __init__(self, inner: Tensor, device: torch.device | None = None, requires_grad: bool = False) -> None:
@@ -123,14 +122,34 @@ class StandIn(Tensor):
         return _computed(func, args, kwargs or {})
 
 
+# An operator takes and gives tensors, lists or tuples of them, and plain values: torch's own walk through trees would cost
+# more than everything else here.
+
+
+def _tensors(values: Iterable[Any]) -> list[Tensor]:
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += _tensors(value)
+    return found
+
+
 def _inner(value: Any) -> Any:
-    return value.inner if isinstance(value, StandIn) else value
+    if isinstance(value, StandIn):
+        return value.inner
+    return type(value)(map(_inner, value)) if type(value) in (list, tuple) else value
+
+
+def _on_the_numbers(func: Any, args: Any, kwargs: Any) -> Any:
+    return func(*map(_inner, args), **{name: _inner(value) for name, value in kwargs.items()})
 
 
 def _computed(func: Any, args: Any, kwargs: Any) -> Any:
     """Run an operator on the numbers; its result is where it would be."""
     name = func.overloadpacket.__name__
-    tensors = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, Tensor)]
+    tensors = _tensors((*args, *kwargs.values()))
     there = [tensor for tensor in tensors if isinstance(tensor, StandIn)]
     asked = None if kwargs.get("device") is None else torch.device(kwargs["device"])
     if not there and (asked is None or asked.type != NAME):
@@ -145,7 +164,7 @@ def _computed(func: Any, args: Any, kwargs: Any) -> Any:
             _wait("item" if name == "_local_scalar_dense" else name)
     if name not in NO_KERNEL and not func.is_view:
         _kernel(name)
-    result = func(*tree_map(_inner, args), **tree_map(_inner, kwargs))
+    result = _on_the_numbers(func, args, kwargs)
     target = asked if asked is not None else there[0].device
     return result if target.type != NAME else _wrapped(result, there, target)
 
@@ -154,11 +173,11 @@ def _wrapped(result: Any, there: list[StandIn], target: torch.device) -> Any:
     known = {id(tensor.inner): tensor for tensor in there}  # what was changed in place stays what it was
 
     def wrap(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return value
-        return known[id(value)] if id(value) in known else StandIn(value, target)
+        if isinstance(value, Tensor):
+            return known[id(value)] if id(value) in known else StandIn(value, target)
+        return type(value)(map(wrap, value)) if type(value) in (list, tuple) else value
 
-    return tree_map(wrap, result)
+    return wrap(result)
 
 
 def _copied(func: Any, name: str, args: Any, kwargs: Any, asked: torch.device | None) -> None:
@@ -185,9 +204,9 @@ def _check_devices(name: str, args: Any, tensors: list[Tensor]) -> None:
         apart = {id(each) for each in indices if isinstance(args[0], StandIn) and not isinstance(each, StandIn)}
         tensors = [tensor for tensor in tensors if id(tensor) not in apart]
     # a number on the CPU may go with a tensor anywhere, but not the other way round
-    devices = {str(tensor.device) for tensor in tensors if tensor.dim() > 0 or isinstance(tensor, StandIn)}
+    devices = {tensor.device for tensor in tensors if tensor.dim() > 0 or isinstance(tensor, StandIn)}
     if len(devices) > 1:
-        raise DeviceMix(f"{name} of tensors on {' and '.join(sorted(devices))} at {_place()}")
+        raise DeviceMix(f"{name} of tensors on {' and '.join(sorted(map(str, devices)))} at {_place()}")
 
 
 class _Dispatch(TorchDispatchMode):
@@ -208,14 +227,14 @@ class _Functions(TorchFunctionMode):
 
     @staticmethod
     def _fused(func: Any, args: Any, kwargs: Any) -> Any:
-        tensors = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, Tensor)]
+        tensors = _tensors((*args, *kwargs.values()))
         there = [tensor for tensor in tensors if isinstance(tensor, StandIn)]
         if not there:
             return func(*args, **kwargs)
         _check_devices(func.__name__, args, tensors)
         _kernel(func.__name__)
         with torch._C.DisableTorchFunction():
-            result = func(*tree_map(_inner, args), **tree_map(_inner, kwargs))
+            result = _on_the_numbers(func, args, kwargs)
         return StandIn(result, there[0].device)
 
 

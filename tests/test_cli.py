@@ -348,14 +348,24 @@ def test_a_short_run_is_not_spent_on_compiling(monkeypatch: pytest.MonkeyPatch, 
 # In a process of its own
 
 
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "loopcd.cli", *map(str, arguments)]
+# `python -m loopcd.cli`, once transformers, which comes after loopcd, has been asked for our model types
+WHOLE = """
+import runpy
+import loopcd
+from transformers import AutoConfig, AutoModelForCausalLM
+for name in ("huginn_raven", "ouro", "nanbeige", "parcae"):
+    config = AutoConfig.for_model(name)
+    assert type(config).__module__ == "loopcd.models.configs", type(config)
+    assert type(config) in AutoModelForCausalLM._model_mapping
+runpy.run_module("loopcd.cli", run_name="__main__", alter_sys=True)
+"""
 
 
 @pytest.mark.slow
-def test_a_process_prints_json_and_nothing_else(folders: dict[str, Path]) -> None:
-    arguments = command("generate", "--model", folders["ouro"], "--max-new-tokens", 5, "--json", "--file", "-")
-    done = subprocess.run(arguments, input="one\ntwo\n", capture_output=True, text=True, check=False)
+def test_a_fresh_process_registers_model_types_and_prints_json_and_nothing_else(folders: dict[str, Path]) -> None:
+    arguments = ["generate", "--model", str(folders["ouro"]), "--max-new-tokens", "5", "--json", "--file", "-"]
+    command = [sys.executable, "-c", WHOLE, *arguments]
+    done = subprocess.run(command, input="one\ntwo\n", capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert [each["prompt"] for each in json.loads(done.stdout)["results"]] == ["one", "two"]
 

@@ -28,7 +28,8 @@ def test_tokens_that_differ_are_not_called_the_same() -> None:
     assert "the same tokens in 7 of 8 texts" in Drafted("greedy, drafted", 8, 7, 1.9).sentence()
 
 
-def test_drafts_are_compared_with_their_own_method() -> None:
+def test_drafts_are_compared_with_their_own_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TIMED", 24)
     found = drafted(tiny_ouro(2, vocab_size=260, num_hidden_layers=1, total_ut_steps=3), byte_tokenizer(), ["ab", "cd"])
     assert [(each.method, each.texts, each.same) for each in found] == [("greedy, drafted", 2, 2), ("LoopCD, drafted", 2, 2)]
     assert all(each.times_greedy > 0 for each in found)
@@ -45,6 +46,7 @@ def test_commands_are_named_as_they_can_be_called(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.slow
 def test_the_whole_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOKED_AT", 16)
+    monkeypatch.setattr(module, "TIMED", 24)
     options = ["demo", "--problems", "10", "--texts", "1", "--out", str(tmp_path / "demo")]
     done = CliRunner().invoke(main, options)
     assert done.exit_code == 0, done.output

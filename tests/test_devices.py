@@ -249,9 +249,10 @@ def test_an_evaluation_and_the_benchmark(tmp_path: Path) -> None:
         engine, plan = LocalEngine(model, byte_tokenizer(), "tiny", batch_size=2), RunPlan(parse_methods("greedy,loopcd"))
         return evaluate(task, engine, plan, tmp_path / name).results.as_json()
 
-    wanted = evaluated(tiny_huginn(), "here")
+    small = {"n_layers_in_recurrent_block": 1, "mean_recurrence": 3}
+    wanted = evaluated(tiny_huginn(**small), "here")
     with devices():
-        model = placed(tiny_huginn(), "standin:0")
+        model = placed(tiny_huginn(**small), "standin:0")
         assert evaluated(model, "there") == wanted
         subject = Subject("tiny", model, None, 4)
         ratios = bench_methods([subject], [2], prompts=2, rounds=1, say=lambda _: None)["ratios"]["tiny"]["2"]

@@ -20,13 +20,6 @@ try:
 finally:
     print("slow:", *sorted({"torch", "transformers", "numpy", "scipy"} & set(sys.modules)))
 """
-REGISTERED = """
-from transformers import AutoConfig, AutoModelForCausalLM
-for name in ("huginn_raven", "ouro", "nanbeige", "parcae"):
-    config = AutoConfig.for_model(name)
-    assert type(config).__module__ == "loopcd.models.configs", type(config)
-    assert type(config) in AutoModelForCausalLM._model_mapping
-"""
 
 
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -57,12 +50,6 @@ def test_help_and_refusals_need_no_torch(arguments: str, status: int, said: str)
     done = python(CALL, *arguments.split())
     assert (done.returncode, done.stdout.splitlines()[-1]) == (status, "slow:"), done.stderr
     assert said in done.stdout + done.stderr
-
-
-@pytest.mark.slow
-def test_model_types_are_registered_when_transformers_comes_later() -> None:
-    done = python(f"import loopcd\n{REGISTERED}")
-    assert done.returncode == 0, done.stderr
 
 
 def test_dir_shows_what_there_is() -> None:

@@ -34,7 +34,7 @@ def coin_task(session: Session, split: Any = "test", question: str | None = None
 
 
 def laboratory(folder: Path, cache: Path, limit: int = 12, **changes: Any) -> Laboratory:
-    options = {"limit": limit, "max_new_tokens": 10, "batch_size": 5, **changes}
+    options = {"limit": limit, "max_new_tokens": 10, "batch_size": 7, **changes}
     session = Session(model=str(folder), **options)
     engine = LocalEngine.load(session.model, batch_size=session.batch_size, num_loops=session.num_loops)
     lab = Laboratory(session, engine, cache, Tally(), tuned=False)

@@ -25,10 +25,19 @@ def loops_of(lab: Laboratory, prompt: str, tokens: Sequence[int]) -> Tensor:
     return torch.stack(said)
 
 
+_read: dict[tuple[object, ...], Tensor] = {}
+
+
 def answers_read(lab: Laboratory) -> list[Tensor]:
-    """Of greedy's answers, each [token, loop, vocab]."""
+    """Of greedy's answers, each [token, loop, vocab]; read once, since many tests compare with them."""
     (greedy,) = lab.answers(GREEDY)
-    return [loops_of(lab, item.prompt, ids) for item, ids in zip(lab.task().items, greedy.token_ids, strict=True)]
+    found = []
+    for item, ids in zip(lab.task().items, greedy.token_ids, strict=True):
+        key = (lab.session.model, lab.loops, item.prompt, tuple(ids))
+        if key not in _read:
+            _read[key] = loops_of(lab, item.prompt, ids)
+        found.append(_read[key])
+    return found
 
 
 def margins(logits: Tensor) -> Tensor:

@@ -146,7 +146,7 @@ def test_methods_are_compared_with_greedy_on_the_same_items(lab: Laboratory) -> 
 
 
 def test_settings_are_chosen_on_half_as_many_other_items(folders: dict[str, Path], tmp_path: Path) -> None:
-    lab = replace(laboratory(folders["ouro"], tmp_path, limit=8), tuned=True)
+    lab = replace(laboratory(folders["ouro"], tmp_path, limit=8, max_new_tokens=5), tuned=True)
     tuning = lab.task(split="tuning")
     assert len(tuning.items) == 4 and {item.id for item in tuning.items}.isdisjoint(item.id for item in lab.task().items)
     lab._tasks["steps", "tuning"] = coin_task(lab.session, "tuning")

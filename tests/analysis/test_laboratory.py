@@ -59,11 +59,13 @@ def test_other_items_loops_or_weights_are_other_answers(folders: dict[str, Path]
 
 def test_an_interrupted_run_goes_on(folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counting = Counting(monkeypatch, most=2)
-    lab = laboratory(folders["ouro"], tmp_path / "stopped")
+    lab = laboratory(folders["ouro"], tmp_path / "stopped", batch_size=5)
     with pytest.raises(KeyboardInterrupt):
         lab.answers(GREEDY)
     counting.most = None
-    assert lab.answers(GREEDY)[0].texts == laboratory(folders["ouro"], tmp_path / "whole").answers(GREEDY)[0].texts
+    assert (
+        lab.answers(GREEDY)[0].texts == laboratory(folders["ouro"], tmp_path / "whole", batch_size=5).answers(GREEDY)[0].texts
+    )
     assert counting.batches == 3 + 3
 
 

@@ -27,16 +27,16 @@ def called(*arguments: Any) -> Any:
 @pytest.mark.slow
 def test_every_element_on_a_built_in_model(tmp_path: Path) -> None:
     """On the easy problems, which the model answers rightly often enough for every element to have something to count."""
-    options = ["--model", "tiny-ouro", "--task", "steps-easy", "--limit", "5", "--max-new-tokens", "48", "--no-tuning"]
+    options = ["--model", "tiny-ouro", "--task", "steps-easy", "--limit", "4", "--max-new-tokens", "28", "--no-tuning"]
     result = called("all", *options, "--out", tmp_path, "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert list(found["elements"]) == list(ELEMENTS) and found["report"] == str(tmp_path / "report.html")
     for name in ELEMENTS:
         kept = json.loads((tmp_path / f"{name}.json").read_text())
-        assert kept["element"] == name and kept["rows"] and kept["settings"]["items"] == 5
+        assert kept["element"] == name and kept["rows"] and kept["settings"]["items"] == 4
         assert kept["finding"]["sentence"] == found["elements"][name]["sentence"]
-        assert kept["command"].startswith(f"loopcd reproduce {name} --model tiny-ouro --task steps-easy --limit 5")
+        assert kept["command"].startswith(f"loopcd reproduce {name} --model tiny-ouro --task steps-easy --limit 4")
         rows = list(csv.reader((tmp_path / f"{name}.csv").open()))
         assert len(rows) == len(kept["rows"]) + 1 and len({len(row) for row in rows}) == 1
         assert kept["finding"]["found"] in (tmp_path / f"{name}.md").read_text()

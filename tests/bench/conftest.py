@@ -49,7 +49,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.fixture(scope="session")
 def found(folders: list[str]) -> dict[str, Any]:
     """A run of every part that does not start processes."""
-    small: dict[str, Any] = {"rounds": 1, "max_new_tokens": 6, "quick": True}
+    small: dict[str, Any] = {"rounds": 1, "max_new_tokens": 4, "quick": True}
     most = run(Settings(what=("methods", "decode"), models=folders, batches=(1, 2), **small))
     return merged([run(Settings(what=("exact",), models=folders[:1], batches=(2,), **small)), most])
 

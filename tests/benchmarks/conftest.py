@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench.conftest import folders, tiny
-from benchmarks import parts
+from benchmarks import parts, wave
 from loopcd.bench.parts import PARTS, Settings, run
 from loopcd.bench.tables import MAKERS
 
@@ -35,7 +35,8 @@ def _further_parts() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def found(folders: list[str]) -> dict[str, Any]:
-    """Of one model; what runs differ in between models, the tests of `loopcd bench` see."""
+    """Of one model, the deep one less deep; what runs differ in between models, the tests of `loopcd bench` see."""
     what = ("methods", "decode", "overhead", "worst", "wave", "foretold", "evaluation", "devices")
-    with registered():
-        return run(Settings(what=what, models=folders[:1], batches=(1,), rounds=1, max_new_tokens=6, quick=True))
+    with registered(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wave, "LOOPS", 12)
+        return run(Settings(what=what, models=folders[:1], batches=(1,), rounds=1, max_new_tokens=4, quick=True))

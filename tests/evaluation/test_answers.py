@@ -1,8 +1,6 @@
 """`loopcd eval --prompts` and `--answers`: what is asked, and grades of texts that were made elsewhere."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ from click.testing import CliRunner
 from evaluation.fakes import PROTOCOL, gsm8k_folder, strategyqa_folder
 from evaluation.test_code_evalplus import DOUBLE, HALF, data_folder
 from loopcd.cli import main
+from processes import forked
 from tools import byte_tokenizer, save_model, tiny_huginn
 
 GOLD = {0: "1,234", 1: "-5", 2: "18", 3: "5"}
@@ -60,13 +59,11 @@ def test_prompts_of_programs_need_neither_consent_nor_weights(tmp_path: Path, mo
     assert first["gold"] == bare["gold"] == DOUBLE["canonical_solution"] and first["max_new_tokens"] == 7
 
 
-def test_a_reader_may_see_enough_of_the_prompts(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "loopcd.cli", "eval", "--task", "steps", "--limit", "500", "--prompts"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
-        assert run.stdout is not None and run.stderr is not None
+def test_a_reader_may_see_enough_of_the_prompts() -> None:
+    with forked(["eval", "--task", "steps", "--limit", 500, "--prompts"]) as run:
         assert json.loads(run.stdout.readline())["id"] == "steps/test/0"
         run.stdout.close()
-        assert run.stderr.read() == ""
+        assert run.stderr.read() == b""
 
 
 def test_answers_are_graded_in_the_schema_of_results(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def both() -> list[tuple[tuple[str, str], tuple[str, str]]]:
         chosen = [number for number, (name, _, _) in enumerate(HONEST) if name == dataset]
         problems = list({HONEST[number][1]["task_id"]: HONEST[number][1] for number in chosen}.values())
         programs = [Program(HONEST[number][1]["task_id"], codes[number]) for number in chosen]
-        verdicts = grade(dataset, problems, programs, settings(workers=2)).verdicts
+        verdicts = grade(dataset, problems, programs, settings()).verdicts
         ours.update({number: (verdict.base, verdict.plus) for number, verdict in zip(chosen, verdicts, strict=True)})
     asked = json.dumps([(dataset, each, code) for (dataset, each, _), code in zip(HONEST, codes, strict=True)])
     told = subprocess.run([sys.executable, "-c", EVALPLUS], input=asked, capture_output=True, text=True, check=True)

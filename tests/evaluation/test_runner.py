@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import platform
 import random
 import resource
 import signal
@@ -164,6 +165,7 @@ def test_a_changed_setting_is_refused_and_named(tmp_path: Path, change: dict[str
 
 def test_another_version_of_a_library_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_run(tmp_path / "run", limit=8)
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["versions"]["python"] == platform.python_version()
     monkeypatch.setattr("loopcd.evaluation.evaluate.library_versions", lambda: {"loopcd": "9.9"})
     with pytest.raises(StoreError, match=r"versions\.loopcd was '\S+' and is now '9\.9'"):
         fake_run(tmp_path / "run", limit=8)

@@ -79,3 +79,10 @@ def test_share_of_one_run_is_wilsons() -> None:
 def test_unpaired_rows_are_refused() -> None:
     with pytest.raises(ValueError, match="same shape"):
         compare([[True]], [[True, False]])
+
+
+def test_one_item_is_enough_and_none_is_not() -> None:
+    assert compare([[False]], [[True]]).difference == 1.0
+    for nothing in ([], [[]]):
+        with pytest.raises(ValueError, match="at least one item"):
+            compare(nothing, nothing)

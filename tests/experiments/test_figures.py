@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 from experiments import trajectory
+from experiments.__main__ import main
 from experiments.card import install_trajectory
 from experiments.dynamics import dynamics
 from experiments.effects import Effect, Setting, effects, grid
@@ -98,7 +100,9 @@ def test_a_card_is_made_of_a_run(tmp_path: Path) -> None:
     assert all(variant in card for variant in steps.related("steps"))
     assert (target / "curves.png").stat().st_size > 0
     before = (target / "figures.json").read_text()
-    make_card(tmp_path / "run", target, Extent(test=2, tuning=2, read=2), quiet=True)
+    done = CliRunner().invoke(main, ["card", str(tmp_path / "run"), str(target)])
+    assert (done.exit_code, done.stderr.splitlines()[-1]) == (0, f"wrote {target / 'README.md'}"), done.output
+    assert "steps: right of 4 by loop" in done.stderr
     assert (target / "figures.json").read_text() == before  # measured once
 
 
@@ -110,14 +114,16 @@ def small_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_recipes")
-def test_a_trajectory_measures_every_snapshot_of_every_seed_once(tmp_path: Path) -> None:
+def test_a_trajectory_measures_every_snapshot_of_every_seed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(seeds=(0, 1), tokens=2000, first=600, checkpoints=3, problems=2, strengths=(0.1, 0.5))
     run_trajectory(plan, tmp_path, quiet=True, compiled=False)
     records = read_trajectory(tmp_path)
     assert len(records) == 2 * 3 * 2
     assert {(r["seed"], r["tokens"]) for r in records} == {(s, t) for s in (0, 1) for t in plan.snapshots}
     assert all(r["split"] == "tuning" and len(r["effects"]) == 2 for r in records)
-    run_trajectory(plan, tmp_path, quiet=True, compiled=False)
+    monkeypatch.setattr(trajectory, "plan_of", {"tiny-ouro": plan}.get)
+    done = CliRunner().invoke(main, ["trajectory", "tiny-ouro", "--out", str(tmp_path), "--no-compile"])
+    assert (done.exit_code, done.stderr.splitlines()[-1]) == (0, f"made {tmp_path / 'trajectory.jsonl'}"), done.output
     assert read_trajectory(tmp_path) == records
     assert json.loads((tmp_path / "plan.json").read_text())["checkpoints"] == 3
 

@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -16,6 +15,7 @@ from lens.viewing import MADE, paired_traces
 from loopcd.cli import main
 from loopcd.evaluation.engine import LocalEngine
 from loopcd.tracing import TraceWriter
+from processes import forked
 from tools import save_model, tiny_huginn
 
 
@@ -70,11 +70,11 @@ def test_texts_of_one_prompt_are_paired_across_files(files: list[Path], tmp_path
 @pytest.mark.slow
 def test_without_arguments_differing_problems_of_the_built_in_task_are_exported(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    made = run("--export", page, "--problems", 32, "--strength", 3)
+    made = run("--export", page, "--problems", 16, "--strength", 3)
     assert made.exit_code == 0, made.output
     data = data_of(page)
     assert data["examples"] and all(each["differs"] for each in data["examples"])
-    assert "32 problems of steps" in data["note"]
+    assert "16 problems of steps" in data["note"]
     assert all(trace["extra"]["correct"] in (True, False) for each in data["examples"] for trace in each["traces"])
 
 
@@ -110,15 +110,13 @@ def test_without_the_extra_serving_names_it(monkeypatch: pytest.MonkeyPatch, mis
     assert made.exit_code == 1 and "loopcd[lens]" in made.stderr
 
 
-@pytest.mark.slow
 def test_it_serves_until_it_is_interrupted(folder: Path) -> None:
-    command = [sys.executable, "-m", "loopcd.cli", "lens", "--no-browser", "--model", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
-        address = running.stdout.readline().split()[-1]
+    with forked(["lens", "--no-browser", "--model", folder]) as running:
+        address = running.stdout.readline().decode().split()[-1]
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{32,}", address)
         with urllib.request.urlopen(address, timeout=60) as answer:
             assert answer.read().startswith(b"<!doctype html>")
-        running.send_signal(signal.SIGINT)
-        assert running.wait(timeout=60) in (0, 130)
-        assert running.stderr is not None and "Traceback" not in running.stderr.read()
+        running.signal(signal.SIGINT)
+        said = running.stderr.read()
+        assert running.wait() in (0, 130)
+        assert b"Traceback" not in said

@@ -11,8 +11,9 @@ from transformers import Cache
 from loopcd.models import LoopCache, LoopedModel, cache_bytes
 from loopcd.models.cache import GROWTH
 from loopcd.models.layers import causal_mask
+from loopcd.models.places import Places, Together
 from loopcd.models.slots import BLOCK, Span
-from tools import MAKERS, assert_close, attending, left_padded, logits_of, random_ids
+from tools import MAKERS, assert_close, attending, left_padded, logits_of, random_ids, tiny_hrm
 
 few = settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -311,3 +312,16 @@ def test_writing_without_a_pass_is_refused() -> None:
     keys = torch.zeros(1, 2, 1, 4)
     with pytest.raises(ValueError, match=r"no open span: call LoopCache.open\(batch, time\)"):
         LoopCache().update(keys, keys, 0)
+
+
+@pytest.mark.parametrize("at", [[1], [0, 2], [0, 1, 3]], ids=str)
+def test_layers_that_attend_by_themselves_are_given_each_texts_own_keys(at: list[int]) -> None:
+    """Also of places that are no single view of the storage."""
+    model = tiny_hrm()
+    places, written = Places(model, 4, model.num_loops), torch.randn(2, 2, len(at), 2, 1, 16)  # [column, keys or values, …]
+    found = [
+        Together(places, at, [column] * len(at), [1] * len(at), "cpu").update(new[0], new[1], min(places.looped))
+        for column, new in enumerate(written)
+    ]
+    for kept, new in zip(found[-1], written.transpose(0, 1), strict=True):
+        assert torch.equal(kept, torch.cat(list(new), dim=2))

@@ -15,6 +15,7 @@ from loopcd.cli.group import main, print_tables
 from loopcd.cli.options import shared
 
 LOOKED_AT = 48  # problems in which the lens page looks for texts that differ
+TIMED = 112  # tokens of each text that is drafted and timed
 NEXT = (
     ("loopcd lens --model tiny-early --task steps-cue-shift", "such a page, served, with prompts of your own"),
     ("loopcd models", "what else can be loaded, and the memory that it takes"),
@@ -185,7 +186,7 @@ def drafted(model: Any, tokenizer: Any, prompts: Sequence[str]) -> list[Drafted]
             made = {}
             for method in seconds:
                 began = process_time()
-                made[method] = generate(model, tokenizer, prompt, method, max_new_tokens=112).token_ids
+                made[method] = generate(model, tokenizer, prompt, method, max_new_tokens=TIMED).token_ids
                 seconds[method] += process_time() - began
             same = [count + (made[a] == made[b]) for count, a, b in zip(same, plain, drafting, strict=True)]
     names = ("greedy, drafted", "LoopCD, drafted")

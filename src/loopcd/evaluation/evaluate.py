@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -165,7 +166,9 @@ def items_hash(items: Sequence[Item]) -> str:
     return sha256("\n".join(f"{item.id}\t{item.prompt!r}\t{item.gold!r}" for item in items).encode()).hexdigest()
 
 
+@cache
 def library_versions() -> dict[str, str]:
+    """Read once: every manifest has them, and each costs a look through the installed packages."""
     found = {}
     for name in _LIBRARIES:
         try:
