@@ -29,7 +29,6 @@ from loopcd.decoding.loop import Job, Sampling
 from loopcd.decoding.texts import pad_left
 from loopcd.decoding.ticks import Ticks
 from loopcd.models import LoopedModel
-from loopcd.models.layout import lay_out
 from loopcd.models.loading import load
 
 # lengths of GSM8K's gold answers over their mean: the shortest, every tenth, the longest
@@ -160,7 +159,6 @@ def bench_evaluation(
         some = Texts(model, prompts[: 4 * size], own.lengths[: 4 * size], end)
         found[f"{name}, batch {size}, own ends, early exit"] = measure(some, exits, size, rounds)
     medium, count, tokens = MEDIUM["huginn-medium"](), 4 if small else 48, 4 if small else 24
-    lay_out(medium)
     say("evaluation: huginn-medium, exits drawn")
     drawn = Texts(medium, Subject("huginn-medium", medium, None, 0).prompts(count), [tokens] * count)
     size = max(1, count // 3)

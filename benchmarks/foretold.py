@@ -23,7 +23,6 @@ from loopcd.decoding.loop import collect
 from loopcd.decoding.passes import pass_costs
 from loopcd.decoding.rounds import Rounds
 from loopcd.models import LoopedModel
-from loopcd.models.layout import lay_out
 from loopcd.models.stages import LoopState
 
 
@@ -89,7 +88,6 @@ def bench_foretold(
         width = "n_embd" if name.startswith("huginn") else "hidden_size"
         subject = Subject(name, make(**{width: 128, "intermediate_size": 384}) if small else make(), None, tokens)
         sharpen(subject, subject.prompts(1))
-        lay_out(subject.model)
         for right in rights:
             say(f"foretold: {name}, {right:.0%} of the drafts right")
             found.setdefault(name, {})[f"{right:.2f}"] = measure_foretold(subject, right, rounds)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import log, sqrt
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
@@ -13,8 +13,10 @@ from loopcd.decoding.loop import Job, Rows, Sampling
 from loopcd.decoding.texts import pad_left
 from loopcd.evaluation.tasks import steps
 from loopcd.models import HuginnConfig, HuginnForCausalLM, LoopedModel, OuroConfig, OuroForCausalLM
+from loopcd.models.layout import lay_out
 
 VOCABULARY = 4096
+M = TypeVar("M", bound=LoopedModel)
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def huginn_medium(vocabulary: int = VOCABULARY, **changes: Any) -> HuginnForCaus
         "block_size": 2048,
         "tie_embeddings": False,
     }
-    return HuginnForCausalLM(HuginnConfig(**{**fields, **changes})).eval()
+    return _as_loaded(HuginnForCausalLM(HuginnConfig(**{**fields, **changes})))
 
 
 def ouro_medium(vocabulary: int = VOCABULARY, **changes: Any) -> OuroForCausalLM:
@@ -94,7 +96,13 @@ def ouro_medium(vocabulary: int = VOCABULARY, **changes: Any) -> OuroForCausalLM
         "vocab_size": vocabulary,
         "max_position_embeddings": 2048,
     }
-    return OuroForCausalLM(OuroConfig(**{**fields, **changes})).eval()
+    return _as_loaded(OuroForCausalLM(OuroConfig(**{**fields, **changes})))
+
+
+def _as_loaded(model: M) -> M:
+    """With its weights laid out as `load` does it."""
+    lay_out(model)
+    return model.eval()
 
 
 MEDIUM: dict[str, Callable[..., LoopedModel]] = {"huginn-medium": huginn_medium, "ouro-medium": ouro_medium}
