@@ -2,10 +2,10 @@
 
 import pytest
 
-from loopcd.decoding import passes
-from loopcd.decoding.draft import DraftPlan
+from loopcd.decoding import draft, passes
+from loopcd.decoding.draft import DraftPlan, SelfDraft
 from loopcd.decoding.passes import PassCosts, pass_costs
-from tools import tiny_ouro
+from tools import tiny_huginn, tiny_ouro
 
 
 def test_costs_lie_on_the_lines_between_the_timed_ones() -> None:
@@ -44,3 +44,18 @@ def test_where_passes_cost_as_much_as_tokens_no_draft_gains() -> None:
     model, dear = tiny_ouro(), PassCosts((1.0, 4.0, 8.0))
     assert all(DraftPlan(1, length).gain(model, 4, 1.0, 64, dear) < 1.001 for length in range(2, 9))
     assert DraftPlan(1, 4).gain(model, 4, 1.0, 64, PassCosts((1.0, 1.1, 1.2))) > 1.3
+
+
+@pytest.mark.parametrize(
+    ("agreement", "seconds", "wave"),
+    [([0.86, 0.99, 0.99, 0.9, 0.95], 1.5e-3, False), ([0.2, 0.4, 0.6, *[0.92] * 7], 1.5e-2, True)],
+)
+def test_only_a_wave_that_is_clearly_ahead_is_chosen(
+    monkeypatch: pytest.MonkeyPatch, agreement: list[float], seconds: float, wave: bool
+) -> None:
+    """In a slow moment the loops of a small model look dear beside what the host adds to a tick."""
+    model, rule, num_loops = tiny_huginn(), SelfDraft(), 32 if wave else 12
+    monkeypatch.setattr(passes, "_measure", lambda model, batch: PassCosts((1.0, 1.1, 1.18), seconds, 0.3, 0.3))
+    draft._known(model)[num_loops, rule.candidates(num_loops)] = agreement
+    plan = rule.plan(model, num_loops, waves=None)
+    assert plan is not None and plan.wave is wave

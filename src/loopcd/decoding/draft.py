@@ -19,6 +19,7 @@ ENOUGH = 24  # written tokens from which the rule learns
 USUAL, WEIGHT = 0.97, 8  # how often trained loops agree, and how many tokens this belief weighs: one miss says little
 CLEAR = 1.1  # an expected gain that is begun with; smaller ones may be less than the estimate's error
 TICK = 0.8e-3  # seconds of the host beside a tick's loop, as once measured; what a wave costs more than its loops
+AHEAD_BY = 1.2  # how far ahead of rounds a wave must be to be chosen: a slow moment makes the loops look dear beside TICK
 TRIAL = 2  # tokens of a round that only tries whether drafts are accepted
 
 
@@ -78,7 +79,7 @@ class SelfDraft:
             rounds = () if waves else tuple(DraftPlan(early, length) for length in lengths)
             for plan in (*rounds, *((DraftPlan.wave_of(early, num_loops),) if waves or timed else ())):
                 gains[plan] = plan.gain(model, num_loops, chance, batch, passes)
-        best = max(gains, key=lambda plan: gains[plan])
+        best = max(gains, key=lambda plan: gains[plan] / (AHEAD_BY if plan.wave and not waves else 1))
         return replace(best, expected=gains[best])
 
 
@@ -103,9 +104,10 @@ class DraftPlan:
         readout, and one pass of the remaining loops, which is dearer for several tokens than for one
         (by `passes`, else by assumption: beginnings and readouts by the weights that they read).
         """
-        beginning, readout = _costs(model)
-        if passes is not None and passes.beginning is not None and passes.readout is not None:
-            beginning, readout = passes.beginning, passes.readout
+        timed = (
+            None if passes is None or passes.beginning is None or passes.readout is None else (passes.beginning, passes.readout)
+        )
+        beginning, readout = timed or _costs(model)
         p, k = min(agreement, 0.999), self.length
         if self.wave:
             cost = self._wave_cost(num_loops, p, passes or PassCosts.assumed(batch), beginning + readout)
