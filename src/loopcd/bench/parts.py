@@ -77,13 +77,13 @@ def run(settings: Settings, say: Say = lambda _: None) -> dict[str, Any]:
 
 
 def merged(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Runs of different parts as one; of a part that several have the last, but comparisons of texts by model."""
+    """Runs of different parts as one; of a part that several have the last, but comparisons by model."""
     found: dict[str, Any] = {}
     for each in runs:
         seconds = {**found.get("seconds", {}), **each.get("seconds", {})}
-        compared = {**found.get("exact", {}), **each.get("exact", {})}
+        compared = {part: {**found.get(part, {}), **each.get(part, {})} for part in ("exact", "reference")}
         found |= {name: value for name, value in each.items() if value or name not in found}
-        found |= {"exact": compared} if compared else {}
+        found |= {part: told for part, told in compared.items() if told}
         found["seconds"] = {**seconds, "all": sum(taken for part, taken in seconds.items() if part != "all")}
     return found
 
