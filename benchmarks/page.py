@@ -127,7 +127,10 @@ in step. Lengths "as of GSM8K" have the spread of its gold answers. Tokens that 
 
 _UNDER = {
     "Compiling": "`load(..., compile=True)`. Start-up is what the first passes take longer. torch keeps compiled code on disk: "
-    "where it has none yet, start-up takes some seconds more."
+    "where it has none yet, start-up takes some seconds more. On a CPU it brings little: a call of a compiled function takes "
+    "14 µs, five operators' time, before it does anything, and there are two in a layer. Of tiny-huginn's layer they make 109 "
+    "of 128 µs, beside attention and cache, which stay; of huginn-medium's layer the products take 286 µs, which no compiler "
+    "makes faster, and the rest around them falls from 184 to 127 (one token, quiet machine)."
 }
 
 _FORMULA = """## On paper: a GPU
