@@ -8,7 +8,7 @@ from benchmarks.paper import Outlook
 from loopcd.tracing.writing import replacing
 
 SHOWN = ("loopcd", "greedy+draft", "loopcd+draft", "exit+loopcd", "noisecd", "mti", "selfeval")
-COLOURS = ("#1b6ca8", "#d1495b", "#66a182", "#edae49")
+COLOURS = ("#1b6ca8", "#d1495b", "#66a182", "#edae49", "#7d5ba6", "#8d8d8d")
 
 
 def draw(run: Mapping[str, Any], views: Mapping[str, Outlook], path: Path) -> None:
@@ -61,7 +61,7 @@ def _decoding(axes: Any, decode: Mapping[str, Any] | None, reference: Mapping[st
         speeds = [told["tokens_per_cpu_second"]["reference"]["median"] for told in beside.values()]
         axes.plot([int(context) for context in beside], speeds, "x", color=colour, label=f"{name}: the public code")
     axes.set(title="Decoding, batch 1, one thread", xlabel="context", ylabel="tokens per CPU second", xscale="log")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, axes.get_ylim()[1] * 1.4)  # room for the names above the lines
     axes.minorticks_off()
     axes.set_xticks((decode or {}).get("contexts", []), map(str, (decode or {}).get("contexts", [])))
     if axes.lines:
