@@ -7,10 +7,10 @@ ratios with its 95 % interval by bootstrap. OLD twice shows what the measure can
 """
 
 import argparse
-import hashlib
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -25,6 +25,7 @@ JOBS = (
     *(f"{model},draft,{batch}" for batch in (1, 8) for model in BUILT_IN),
     "tiny-huginn,exit,1",
 )
+METHODS = ("greedy", "loopcd", "draft", "exit")
 TOKENS = 64
 
 
@@ -42,12 +43,9 @@ def work() -> None:
 
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
-    methods = {
-        "greedy": loopcd.Greedy(),
-        "loopcd": loopcd.LoopCD(),
-        "draft": loopcd.LoopCD(draft=loopcd.SelfDraft(loops=None, length=None)),
-        "exit": loopcd.Greedy(exit=loopcd.EarlyExit(min_loops=4)),
-    }
+    drafted = loopcd.LoopCD(draft=loopcd.SelfDraft(loops=None, length=None))
+    leaving = loopcd.Greedy(exit=loopcd.EarlyExit(min_loops=4))
+    methods = dict(zip(METHODS, (loopcd.Greedy(), loopcd.LoopCD(), drafted, leaving), strict=True))
     prompts = [each.prompt for each in steps.problems("steps", "test", 64)]
     models: dict[str, Any] = {}
     say("ready")
@@ -59,14 +57,14 @@ def work() -> None:
             begun = time.process_time()
             found = loopcd.generate(model, tokenizer, prompts[:batch], methods[method], max_new_tokens=TOKENS, batch_size=batch)
             seconds.append(time.process_time() - begun)
-            texts = [str(each) for each in found]
-        say(json.dumps([seconds, hashlib.sha256("\n".join(texts).encode()).hexdigest()]))
+            texts = [each.token_ids for each in found]
+        say(json.dumps([seconds, texts]))
 
 
 def start(tree: Path, core: int) -> "subprocess.Popen[str]":
     """A process that works with this checkout's package, on this core alone."""
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     process = subprocess.Popen([sys.executable, str(Path(__file__).resolve()), "--work"], env=environment, cwd=tree, **pipes)
     os.sched_setaffinity(process.pid, {core})  # threads that it starts later inherit this
     return process
@@ -79,7 +77,10 @@ def ask(processes: Sequence["subprocess.Popen[str]"], job: str, rounds: int) -> 
         assert each.stdin
         each.stdin.write(json.dumps([name, method, int(batch), rounds]) + "\n")
         each.stdin.flush()
-    return [json.loads(each.stdout.readline()) for each in processes if each.stdout]
+    lines = [each.stdout.readline() for each in processes if each.stdout]
+    if not all(lines):
+        raise SystemExit(f"versions: {job}: a process ended, as it says above")
+    return [json.loads(line) for line in lines]
 
 
 def pair(old: Path, new: Path, jobs: Sequence[str], rounds: int, core: int) -> dict[str, tuple[float, bool]]:
@@ -109,11 +110,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
-    parser.add_argument("--jobs", nargs="*", default=JOBS, help="MODEL,METHOD,BATCH each; methods: greedy, loopcd, draft, exit")
+    parser.add_argument("--jobs", nargs="*", default=JOBS, help=f"MODEL,METHOD,BATCH each; methods: {', '.join(METHODS)}")
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--core", type=int, default=0)
     given = parser.parse_args()
+    for job in given.jobs:
+        if not re.fullmatch(rf"[^,]+,({'|'.join(METHODS)}),[1-9]\d*", job):
+            parser.error(f"--jobs {job}: MODEL,METHOD,BATCH with a method of {', '.join(METHODS)}")
     for tree in (given.old, given.new):
         if not (tree / "src" / "loopcd").is_dir():
             parser.error(f"{tree} has no src/loopcd: give two checkouts of this project")

@@ -104,10 +104,10 @@ class DraftPlan:
         readout, and one pass of the remaining loops, which is dearer for several tokens than for one
         (by `passes`, else by assumption: beginnings and readouts by the weights that they read).
         """
-        timed = (
-            None if passes is None or passes.beginning is None or passes.readout is None else (passes.beginning, passes.readout)
-        )
-        beginning, readout = timed or _costs(model)
+        if passes is not None and passes.beginning is not None and passes.readout is not None:
+            beginning, readout = passes.beginning, passes.readout
+        else:
+            beginning, readout = _costs(model)
         p, k = min(agreement, 0.999), self.length
         if self.wave:
             cost = self._wave_cost(num_loops, p, passes or PassCosts.assumed(batch), beginning + readout)
