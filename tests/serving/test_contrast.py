@@ -1,5 +1,6 @@
 """LoopCD on a step's logits: rows and tokens that are left out do not matter."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,9 +29,10 @@ class Amateurs:
         self.calls.append((rows.tolist(), None))
         return self.logits[rows, places]
 
-    def token_logits(self, rows: Array, places: Array, tokens: Array) -> Array:
-        self.calls.append((rows.tolist(), tokens.tolist()))
-        return self.logits.numpy()[rows, places, tokens]
+    def token_logits(self, rows: Sequence[int], places: Sequence[int], owners: Sequence[int], tokens: Sequence[int]) -> Array:
+        assert len(set(rows)) == len(rows)
+        self.calls.append(([rows[each] for each in owners], tokens))
+        return self.logits.numpy()[rows, places][owners, tokens]
 
 
 def plan(asked: list[Asked | None]) -> Contrasts:

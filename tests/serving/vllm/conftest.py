@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ os.environ.update(  # before vLLM is first imported
 
 import torch  # noqa: E402
 
+from loopcd.decoding import LoopGuidance  # noqa: E402
 from loopcd.models import LoopedModel  # noqa: E402
 from loopcd.models.loading import built_in, load  # noqa: E402
 from serving.parity import SMALL, Case, assert_same, random_prompts, sixteen, wanted, wanted_in_parts  # noqa: E402
@@ -64,10 +65,15 @@ class Subject:
             engine.llm_engine.engine_core.shutdown()
 
     def check(self, engine: Any) -> list[Any]:
-        """All sixteen in one batch are what transformers makes of them; gives vLLM's outputs."""
+        """All cases in one batch are what transformers makes of them; gives vLLM's outputs."""
         outputs = self.run(engine)
         assert_same(self.model, self.cases, [list(each.outputs[0].token_ids) for each in outputs], self.expected)
         return outputs
+
+    def without_guidance(self) -> "Subject":
+        """Where no LoopGuidance is in a batch, a model with a coda reads its amateurs out in contested rows alone."""
+        kept = [pair for pair in zip(self.cases, self.expected, strict=True) if not isinstance(pair[0].method, LoopGuidance)]
+        return replace(self, cases=[case for case, _ in kept], expected=[tokens for _, tokens in kept])
 
     def check_in_parts(self, outputs: list[Any], cuts: Sequence[Sequence[int]]) -> None:
         """The same where prompts were read in parts, cut at these tokens."""

@@ -58,6 +58,13 @@ def test_preempted_texts_are_those_that_were_not(family: str, subject: Callable[
         assert metric(engine, "vllm:num_preemptions") > 0
 
 
+@pytest.mark.parametrize("family", ["huginn", "retrofit", "olmo"])
+def test_amateurs_of_contested_rows_alone_go_through_the_coda(family: str, subject: Callable[[str], Any]) -> None:
+    it = subject(family).without_guidance()
+    with it.engine(enable_prefix_caching=False) as engine:
+        it.check(engine)
+
+
 @pytest.mark.parametrize("family", ["huginn", "ouro"])
 def test_compiled(family: str, subject: Callable[[str], Any]) -> None:
     it = subject(family)
@@ -70,12 +77,14 @@ def test_compiled(family: str, subject: Callable[[str], Any]) -> None:
 @pytest.mark.parametrize("family", ["huginn", "ouro", "olmo"])  # the last has norms that go over both halves
 def test_tensor_parallel(family: str, subject: Callable[[str], Any]) -> None:
     it = subject(family)
-    with it.engine(tensor_parallel_size=2) as engine:
+    with it.engine(tensor_parallel_size=2, enable_prefix_caching=False) as engine:
         it.check(engine)
+        it.without_guidance().check(engine)
 
 
 @pytest.mark.parametrize("name", ["tiny-huginn", "tiny-ouro"])
 def test_built_in_models(name: str, subject: Callable[[str], Any]) -> None:
     it = subject(name)
-    with it.engine() as engine:
+    with it.engine(enable_prefix_caching=False) as engine:
         it.check(engine)
+        it.without_guidance().check(engine)

@@ -42,7 +42,7 @@ def logits(config: Any) -> Tensor:
     """Of five rows; the model keeps what its amateurs read out there."""
     model = model_of(config)
     assert model is not None
-    model.expect(model.served.amateur_loops, [])
+    model.expect(model.served.amateur_loops, [], some_rows=False)
     width = model.config.hidden_size * (1 + len(model.served.amateur_loops))
     hidden = torch.randn(5, width, generator=torch.Generator().manual_seed(0))
     return model.compute_logits(hidden).float().clone()  # pyright: ignore[reportOptionalMemberAccess]

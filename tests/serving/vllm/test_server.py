@@ -120,9 +120,10 @@ def test_greedy_and_loopcd_answers_side_by_side_streaming_and_not(server: Server
     assert_same(server.it.model, server.it.cases, found, server.it.expected)
 
 
-def test_a_retrofitted_model_whose_layers_the_weights_alone_tell(subject: Callable[[str], Any], tmp_path: Path) -> None:
-    """The front end reads their names; the process that loads them has to be told."""
-    it = subject("olmo")
+@pytest.mark.parametrize("family", ["nanbeige", "retrofit", "olmo"])
+def test_the_other_families_too(family: str, subject: Callable[[str], Any], tmp_path: Path) -> None:
+    """Whose layers a retrofitted model has, its weights' names alone tell: the process that loads them has to be told."""
+    it = subject(family)
     with serving(str(it.folder), it, tmp_path / "log") as server:
         found = asyncio.run(answers(server, it.cases, lambda number: number % 2 == 0))
     assert_same(it.model, it.cases, found, it.expected)

@@ -7,11 +7,10 @@ are applied to all tokens, and the host goes on.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
-from operator import itemgetter
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,8 +31,8 @@ class Amateurs(Protocol):
         """[n, vocab], of the readouts at rows[i], places[i]."""
         ...
 
-    def token_logits(self, rows: Array, places: Array, tokens: Array) -> Array:
-        """[n], of the token tokens[i] by the readout at rows[i], places[i]."""
+    def token_logits(self, rows: Sequence[int], places: Sequence[int], owners: Sequence[int], tokens: Sequence[int]) -> Array:
+        """[n], of the token tokens[i] by the readout at rows[owners[i]], places[owners[i]]; no row occurs twice."""
         ...
 
 
@@ -54,10 +53,10 @@ Asking = Sequence[Asked | None]  # what each row of a batch asks for; None: noth
 class Contrasts:
     """The rows of a batch that are contrasted."""
 
-    rows: Array  # [n]
-    places: Array  # [n]
+    rows: list[int]  # [n]
+    places: list[int]  # [n]
     settings: tuple[Contrast, ...]
-    bare: Array  # [n]
+    bare: list[bool]  # [n]
     whole: bool  # they are all rows, in order
 
     @classmethod
@@ -68,31 +67,27 @@ class Contrasts:
         if not found:
             return None
         return cls(
-            np.array([row for row, _, _ in found]),
-            np.array([carried.index(setting.amateur_loop) for _, setting, _ in found]),
+            [row for row, _, _ in found],
+            [carried.index(setting.amateur_loop) for _, setting, _ in found],
             tuple(setting for _, setting, _ in found),
-            np.array([bare for _, _, bare in found]),
+            [bare for _, _, bare in found],
             len(found) == len(asking),
         )
 
     @cached_property
-    def floor(self) -> Array:
+    def floor(self) -> Tensor:
         """[n, 1], log α: how far behind the best logit plausible ones may be."""
-        return np.array([[math.log(each.plausibility)] for each in self.settings], dtype=np.float32)
-
-    @cached_property
-    def strength(self) -> Array:
-        return np.array([each.strength for each in self.settings], dtype=np.float32)  # [n]
+        return torch.tensor([[math.log(each.plausibility)] for each in self.settings])
 
     @cached_property
     def all_bare(self) -> bool:
-        return bool(self.bare.all())
+        return all(self.bare)
 
     def on(self, device: torch.device) -> "DeviceContrasts":
         numbers = [(each.strength, each.plausibility) for each in self.settings]
         both = torch.tensor(numbers, device=device, dtype=torch.float32)
-        places = (torch.from_numpy(each).to(device) for each in (self.rows, self.places))
-        return DeviceContrasts(*places, *both.split(1, dim=1))
+        at = torch.tensor([self.rows, self.places], device=device)
+        return DeviceContrasts(*at, *both.split(1, dim=1))
 
 
 @dataclass(frozen=True)
@@ -150,32 +145,48 @@ def densely(logits: Tensor, plan: DeviceContrasts, amateurs: Amateurs) -> None:
 def lazily(logits: Tensor, plan: Contrasts, amateurs: Amateurs) -> None:
     """The same on a CPU, computed only in rows where it matters, and there for the plausible tokens.
 
-    In numpy, on the same memory: steps of small models are short, and torch's operations take longer to call.
+    As soon as there are few numbers, in numpy on the same memory and in Python: steps of small models are short, and torch's
+    operations take long to call.
     """
-    every = logits.numpy()  # [rows, vocab]
-    expert = every if plan.whole else every[plan.rows]
-    best = expert.max(axis=1, keepdims=True)
+    expert = logits if plan.whole else logits[plan.rows]  # [n, vocab]
+    best = expert.amax(dim=1, keepdim=True)
     allowed = expert >= best + plan.floor  # everything, in a row where nothing is possible
-    if plan.all_bare and np.count_nonzero(allowed) == len(allowed):
+    count = int(allowed.count_nonzero())
+    if plan.all_bare and count == len(allowed):
         return
-    at, tokens = allowed.nonzero()
-    if len(tokens) > MANY:
+    if count > MANY:
         densely(logits, plan.on(logits.device), amateurs)
         return
-    several = np.bincount(at, minlength=len(allowed)) > 1
-    touched = (best[:, 0] > rules.IMPOSSIBLE) & (several | ~plan.bare)
-    at, tokens = at[touched[at]], tokens[touched[at]]
-    amateur = amateurs.token_logits(plan.rows[at], plan.places[at], tokens)
-    scores = rules.contrast_of(expert[at, tokens], amateur, plan.strength[at])
-    for row, found in groupby(zip(at.tolist(), tokens.tolist(), scores.tolist(), strict=True), key=itemgetter(0)):
-        _write(every[plan.rows[row]], [(token, score) for _, token, score in found], bool(plan.bare[row]))
+    found: dict[int, list[int]] = {}  # by its place in the plan, a row's plausible tokens, ascending
+    for at, token in (divmod(each, allowed.shape[1]) for each in np.flatnonzero(allowed.numpy()).tolist()):
+        found.setdefault(at, []).append(token)
+    every, tops = logits.numpy(), best.flatten().tolist()
+    possible = {at: tokens for at, tokens in found.items() if tops[at] > rules.IMPOSSIBLE}
+    contested = {at: tokens for at, tokens in possible.items() if len(tokens) > 1}
+    scores = _scores(every, plan, contested, amateurs) if contested else iter(())
+    for at, tokens in possible.items():
+        if at in contested:
+            _write(every[plan.rows[at]], tokens, next(scores), plan.bare[at])
+        elif not plan.bare[at]:  # a lone token is the answer, whatever the amateur says
+            _write(every[plan.rows[at]], tokens, [0.0], bare=False)
 
 
-def _write(row: Array, scores: list[tuple[int, float]], bare: bool) -> None:
-    """The scores of the plausible tokens, ascending, into a row [vocab]; where it is bare, only which of them is best."""
-    if bare:  # of equal scores `max` takes the first, as an argmax over the vocabulary does
-        row[max(scores, key=itemgetter(1))[0]] = row.max() + 1
+def _scores(every: Array, plan: Contrasts, found: Mapping[int, list[int]], amateurs: Amateurs) -> Iterator[list[float]]:
+    """Of each contested row's plausible tokens."""
+    rows = [plan.rows[at] for at in found]
+    owners = [number for number, tokens in enumerate(found.values()) for _ in tokens]
+    tokens = [token for each in found.values() for token in each]
+    expert = every[[rows[number] for number in owners], tokens].tolist()
+    amateur = amateurs.token_logits(rows, [plan.places[at] for at in found], owners, tokens).tolist()
+    strengths = [plan.settings[at].strength for at, each in found.items() for _ in each]
+    scores = iter(map(rules.contrast_of, expert, amateur, strengths))
+    return (list(islice(scores, len(each))) for each in found.values())
+
+
+def _write(row: Array, tokens: list[int], scores: list[float], bare: bool) -> None:
+    """The scores of the plausible tokens into a row [vocab]; where it is bare, only which of them is best."""
+    if bare:  # of equal scores the first, as an argmax over the vocabulary does
+        row[tokens[scores.index(max(scores))]] = row.max() + 1
         return
-    tokens, values = (list(each) for each in zip(*scores, strict=True))
     row[:] = rules.IMPOSSIBLE
-    row[tokens] = values - np.logaddexp.reduce(values)
+    row[tokens] = scores - np.logaddexp.reduce(scores)

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from vllm.model_executor.layers.activation import SiluAndMul
-from vllm.model_executor.layers.layernorm import RMSNorm
 from vllm.model_executor.layers.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
 
 from loopcd.models.layers import RotaryTable, rotate_neighbours
-from loopcd.serving.vllm.layers import Heads, Positions, Rotary, Visits
+from loopcd.serving.vllm.layers import Heads, Norm, Positions, Rotary, Visits
 
 
 class RavenAttention(nn.Module):
@@ -78,7 +77,7 @@ class HuginnLayer(nn.Module):
 
     def __init__(self, config: Any, vllm_config: Any, slots: Sequence[int], prefix: str) -> None:
         super().__init__()
-        self.norm_1, self.norm_2, self.norm_3, self.norm_4 = (RMSNorm(config.n_embd, eps=config.norm_eps) for _ in range(4))
+        self.norm_1, self.norm_2, self.norm_3, self.norm_4 = (Norm(config.n_embd, eps=config.norm_eps) for _ in range(4))
         self.attn = HuginnAttention(config, vllm_config, slots, f"{prefix}.attn")
         self.mlp = HuginnMLP(config, vllm_config, f"{prefix}.mlp")
 

@@ -3,6 +3,7 @@
 # pyright: reportMissingImports=false
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 from weakref import WeakValueDictionary
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from vllm.config import CUDAGraphMode
 from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
 from vllm.model_executor.layers.attention import Attention
+from vllm.model_executor.layers.layernorm import RMSNorm
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, UnquantizedEmbeddingMethod
 from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper, maybe_prefix
@@ -74,6 +76,17 @@ def _(x: Tensor, done: Tensor) -> Tensor:
     return torch.empty_like(x)
 
 
+class Norm(RMSNorm):
+    """vLLM's, without its way to the kernel, which on a CPU takes several times as long as the norm of a step's few rows."""
+
+    def forward(self, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if x.dtype != torch.float32 or not x.is_cpu or torch.compiler.is_compiling():
+            return super().forward(x)
+        made = torch.empty_like(x)
+        torch.ops._C.rms_norm(made, x, self.weight.data, self.variance_epsilon)
+        return made
+
+
 class Visits(nn.ModuleList):
     """Paged attention for one layer's weights, with a key/value slot of its own for each time that the layer is visited.
 
@@ -82,6 +95,9 @@ class Visits(nn.ModuleList):
 
     def __init__(self, heads: Heads, slots: Sequence[int], vllm_config: Any, prefix: str) -> None:
         self.size, self.padding = heads.size, _kernel_size(heads.size) - heads.size
+        self.few: FewRows | None = None  # where set, the pass that ended is visited again, by these rows alone
+        self.entries: tuple[Tensor, Tensor] | None = None  # keys and values of that pass, where they are kept
+        self.keeps = False
         super().__init__(
             Attention(
                 heads.own,
@@ -99,7 +115,7 @@ class Visits(nn.ModuleList):
         """[tokens, heads × size]. Of several readers, each with all of the step's tokens, the last leaves its entries."""
         if readers == 1:
             return self._attend(visit, query, key, value)
-        parts = [each.unflatten(0, (readers, -1)).unbind() for each in (query, key, value)]
+        parts = [each.chunk(readers) for each in (query, key, value)]
         made = [self._attend(visit, *(part[0] for part in parts))]
         for reader in range(1, readers):
             query, key, value = (part[reader] for part in parts)
@@ -109,10 +125,63 @@ class Visits(nn.ModuleList):
 
     def _attend(self, visit: int, *parts: Tensor) -> Tensor:
         if not self.padding:
-            return self[visit](*parts)
+            return self._visit(visit, *parts)
         wide = (F.pad(part.unflatten(-1, (-1, self.size)), (0, self.padding)).flatten(1) for part in parts)
-        made = self[visit](*wide).unflatten(-1, (-1, self.size + self.padding))
+        made = self._visit(visit, *wide).unflatten(-1, (-1, self.size + self.padding))
         return made[..., : self.size].flatten(1)
+
+    def _visit(self, visit: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if self.few is not None and self.entries is not None:
+            return self.few.attend(self[visit], query, (key, value), self.entries)
+        if self.keeps:
+            self.entries = key, value
+        return self[visit](query, key, value)
+
+
+class FewRows:
+    """Some rows of a pass that has ended, each with one token, on a CPU: they attend once more, with other entries for it."""
+
+    def __init__(self, rows: Tensor, metadata: Any, slot: Any) -> None:
+        """`slot` is one of the slots that they will visit, `metadata` that of the pass."""
+        from vllm import _custom_ops as operators
+        from vllm import envs
+
+        self.rows, lengths, starts = rows, metadata.seq_lens[rows], torch.arange(len(rows) + 1, dtype=torch.int32)
+        kernel = slot.impl
+        scheduled = operators.cpu_attn_get_scheduler_metadata(
+            len(rows),
+            kernel.num_heads,
+            kernel.num_kv_heads,
+            kernel.head_size,
+            lengths,
+            slot.dtype,
+            starts,
+            metadata.causal,
+            kernel.sliding_window,
+            slot.isa,
+            envs.VLLM_CPU_ATTN_SPLIT_KV,
+            kv_cache_dtype=kernel.kv_cache_dtype,
+        )
+        self.metadata = replace(
+            metadata,
+            num_actual_tokens=len(rows),
+            query_start_loc=starts,
+            seq_lens=lengths,
+            block_table=metadata.block_table[rows],
+            slot_mapping=metadata.slot_mapping[rows],
+            scheduler_metadata=scheduled,
+        )
+
+    def attend(self, slot: Any, query: Tensor, other: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor]) -> Tensor:
+        """[rows, heads × size], by the `other` keys and values; the pass's `own` [tokens, …] are put back after it."""
+        kernel, cache, places = slot.impl, slot.kv_cache, self.metadata.slot_mapping
+        query, *other_entries = (each.unflatten(1, (-1, kernel.head_size)) for each in (query, *other))
+        own_entries = (each[self.rows].unflatten(1, (-1, kernel.head_size)) for each in own)
+        kernel.do_kv_cache_update(slot, *other_entries, cache, places)
+        made = torch.empty_like(query)
+        kernel.forward(slot, query, *other_entries, cache, self.metadata, made)
+        kernel.do_kv_cache_update(slot, *own_entries, cache, places)
+        return made.flatten(1)
 
 
 def _kernel_size(size: int) -> int:
@@ -147,6 +216,7 @@ class LoopedForCausalLM(nn.Module):
         self.served: Served = read_served(self.config, vllm_config.additional_config)
         self.eager = is_eager(vllm_config)
         self.resumed: Sequence[int] = ()
+        self.some_rows = False
         self.readouts: Tensor | None = None  # [rows, carried, width] of the rows whose logits were asked for last
         _models[id(vllm_config.compilation_config)] = self
 
@@ -160,11 +230,13 @@ class LoopedForCausalLM(nn.Module):
         """The amateur loops that a pass reads out."""
         return self.stack.carried
 
-    def expect(self, loops: Collection[int], resumed: Sequence[int]) -> None:
+    def expect(self, loops: Collection[int], resumed: Sequence[int], some_rows: bool) -> None:
         """What the coming passes have: the amateur loops that rows ask for (no others are read out, unless a graph was
-        fixed), and rows of requests that were preempted, whose text so far is read again."""
+        fixed), rows of requests that were preempted, whose text so far is read again, and whether only some rows' amateurs
+        will be asked for."""
         self.resumed = resumed
         if self.eager:
+            self.some_rows = some_rows
             self.stack.carried = tuple(loop for loop in self.served.amateur_loops if loop in loops)
 
     def add_head(self, embedding: nn.Module, vllm_config: Any, prefix: str) -> None:
@@ -205,19 +277,20 @@ class LoopedForCausalLM(nn.Module):
 
         Every tensor-parallel rank calls this and `token_logits` with the same rows.
         """
-        assert self.readouts is not None
-        return self.logits_processor(self.lm_head, self.readouts[rows, places])
+        return self.logits_processor(self.lm_head, self._read_out(rows, places))
 
-    def token_logits(self, rows: Array, places: Array, tokens: Array) -> Array:
-        """[n]: of the token tokens[i] there; on a CPU."""
-        assert self.readouts is not None
-        head = self._whole_head
+    def token_logits(self, rows: Sequence[int], places: Sequence[int], owners: Sequence[int], tokens: Sequence[int]) -> Array:
+        """[n]: of the token tokens[i], in row rows[owners[i]] and at its place; on a CPU."""
+        read, head = self._read_out(torch.tensor(rows), torch.tensor(places)), self._whole_head
         if head is None:  # this rank has a part of it, or it is quantised
-            at = torch.from_numpy(tokens)[:, None]
-            return self.amateur_logits(torch.from_numpy(rows), torch.from_numpy(places)).gather(1, at)[:, 0].float().numpy()
-        if self.readouts.dtype == torch.float32:
-            return np.einsum("nw,nw->n", self.readouts.numpy()[rows, places], head.numpy()[tokens])
-        return (self.readouts[rows, places].float() * head[tokens]).sum(dim=1).numpy()
+            return self.logits_processor(self.lm_head, read).float().numpy()[owners, tokens]
+        if read.dtype == torch.float32:
+            return np.einsum("nw,nw->n", read.numpy()[owners], head.numpy()[tokens])
+        return (read[owners].float() * head[tokens]).sum(dim=1).numpy()
+
+    def _read_out(self, rows: Tensor, places: Tensor) -> Tensor:
+        """[n, width]"""
+        return self.stack.read_out_late(rows, places) if self.readouts is None else self.readouts[rows, places]
 
     @cached_property
     def _whole_head(self) -> Tensor | None:

@@ -19,7 +19,7 @@ from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor
 
 from loopcd.serving.vllm.contrast import Asked, Contrasts, DeviceContrasts, Guided, densely, guide, lazily
 from loopcd.serving.vllm.layers import LoopedForCausalLM, model_of
-from loopcd.serving.vllm.served import GUIDANCE, LOOPS, SWITCH, read_served
+from loopcd.serving.vllm.served import GUIDANCE, LOOPS, SWITCH, Contrast, read_served
 from loopcd.serving.vllm.start_up import latest
 
 StepPlan = tuple[Contrasts | DeviceContrasts | None, Guided | None]
@@ -58,7 +58,9 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
         if batch_update is not None and self.served is not None:
             process_dict_updates(self.asked, batch_update, lambda params, _, made: self._read(params, resumed=bool(made)))
             resumed = [row for row, each in self.asked.items() if each.resumed]
-            self._looped().expect({each.setting.amateur_loop for each in self.asked.values()}, resumed)
+            settings = [each.setting for each in self.asked.values()]
+            contested = all(isinstance(each, Contrast) for each in settings)  # LoopGuidance asks for every row's amateur
+            self._looped().expect({each.amateur_loop for each in settings}, resumed, contested)
             self._planned = None
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:

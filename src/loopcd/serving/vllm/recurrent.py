@@ -2,7 +2,9 @@
 
 Amateurs and expert read out through the same coda slots, the expert last, so that its entries stay: in the pass over a prompt
 an amateur sees the prompt by its own entries, at every later token its own entry for that token and the expert's before. All
-of them go through the coda's weights together, which therefore are read once.
+of them go through the coda's weights together, which therefore are read once. On a CPU, where the host is not ahead of the
+device, a pass in which every text has one token leaves the amateurs' latents where they are: the processor asks for those of
+contested rows alone, and only these go through the coda.
 
 They start from the zero state, so that a text depends on its prompt alone; retrofitted OLMos also from what the prelude made,
 where their configuration says so.
@@ -10,21 +12,21 @@ where their configuration says so.
 
 # pyright: reportMissingImports=false
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from vllm.compilation.decorators import support_torch_compile
 from vllm.forward_context import get_forward_context
-from vllm.model_executor.layers.layernorm import RMSNorm
 from vllm.model_executor.layers.linear import ColumnParallelLinear
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.models.utils import maybe_prefix
+from vllm.platforms import current_platform
 from vllm.sequence import IntermediateTensors
 
 from loopcd.models.configs import RetrofitConfig
 from loopcd.serving.vllm.huginn import HuginnLayer
-from loopcd.serving.vllm.layers import LoopedForCausalLM, Rotary, is_eager, joined
+from loopcd.serving.vllm.layers import FewRows, LoopedForCausalLM, Norm, Rotary, Visits, is_eager, joined
 from loopcd.serving.vllm.retrofit import RetrofitLayer
 from loopcd.serving.vllm.served import read_served
 
@@ -53,13 +55,19 @@ class RecurrentStack(nn.Module):
             quant_config=quant,
             prefix=f"{prefix}.adapter",
         )
-        self.ln_f = RMSNorm(config.n_embd, eps=config.norm_eps)
+        self.ln_f = Norm(config.n_embd, eps=config.norm_eps)
         # tokens of a pass that come before the last of a text that is read again after a preemption
         self.settled: Tensor
         settled = torch.zeros(vllm_config.scheduler_config.max_num_batched_tokens, 1, dtype=torch.bool)
         self.register_buffer("settled", settled, persistent=False)
         self.some_settled = bool(self.carried) and not is_eager(vllm_config)  # a fixed graph asks in every pass
         self.ends: Tensor | None = None  # [texts], the tokens of a pass that an amateur is asked about; None: all
+        self.waits: Any = (
+            None  # the metadata of a pass whose amateurs are read out when they are asked for; None: they are at once
+        )
+        self.waiting: tuple[list[Tensor], Rotary] | None = None  # their latents, each [rows, width], and the rows' positions
+        for visits in self._coda_visits():
+            visits.keeps = is_eager(vllm_config) and current_platform.is_cpu()
 
     def _add_layers(self, config: Any, vllm_config: Any, prefix: str) -> None:
         kind, made = RetrofitLayer if self.retrofitted else HuginnLayer, 0
@@ -93,7 +101,28 @@ class RecurrentStack(nn.Module):
                 state = layer(state, rotary, loop - 1)
             if loop in self.carried:
                 early.append(state)
-        return self._readouts(state, early, rotary)
+        if self.waits is None:
+            return self._readouts(state, early, rotary)
+        self.waiting = early, rotary
+        return self._readouts(state, [], rotary)
+
+    def _coda_visits(self) -> list[Visits]:
+        return [cast(Any, layer).attn.visits for layer in self.coda]
+
+    def read_out_late(self, rows: Tensor, places: Tensor) -> Tensor:
+        """[n, width], of the amateurs carried[places[i]] in rows of the last pass, where each had one token; no row twice."""
+        assert self.waiting is not None
+        early, (cos, sin) = self.waiting
+        state = early[0][rows] if len(early) == 1 else torch.stack(early)[places, rows]
+        every = self._coda_visits()
+        few = FewRows(rows, self.waits, every[0][0]) if every else None
+        for visits in every:
+            visits.few = few
+        try:
+            return self._readouts(state, [], (cos[rows], sin[rows]))
+        finally:
+            for visits in every:
+                visits.few = None
 
     def _readouts(self, last: Tensor, early: list[Tensor], rotary: Rotary) -> Tensor:
         """[tokens, (1 + early) × width], the expert's first, from its latents and the amateurs', each [tokens, width].
@@ -146,10 +175,12 @@ class RavenForCausalLM(LoopedForCausalLM):
         self.add_head(self.transformer.wte, vllm_config, prefix)
 
     def forward(self, *inputs: Any, **more: Any) -> Tensor:
-        bounds = self._bounds() if self.carried and (self.eager or self.resumed) else None  # [texts + 1]
-        if bounds is None:
+        stack, metadata = self.stack, self._metadata() if self.carried and (self.eager or self.resumed) else None
+        stack.waits = stack.waiting = None
+        if metadata is None or metadata.max_query_len == 1:  # each text has one token
+            stack.waits = metadata if self.some_rows and current_platform.is_cpu() else None
             return super().forward(*inputs, **more)
-        stack, asks = self.stack, self.stack.some_settled
+        bounds, asks = metadata.query_start_loc, stack.some_settled  # [texts + 1], where each text begins
         for first, last in self._read_again(bounds):
             stack.settled[first:last] = stack.some_settled = True
         stack.ends = bounds[1:].long() - 1 if self.eager else None
@@ -165,8 +196,7 @@ class RavenForCausalLM(LoopedForCausalLM):
         starts = bounds.tolist() if self.resumed else []  # asked of the device only then
         return [(starts[row], starts[row + 1] - 1) for row in self.resumed]
 
-    def _bounds(self) -> Tensor | None:
-        """Where in this pass each text begins, and where the last ends; None where each has one token."""
+    def _metadata(self) -> Any:
+        """How this pass attends, the same in all slots; None in one that only warms up."""
         metadata = get_forward_context().attn_metadata
-        one = next(iter(metadata.values())) if isinstance(metadata, dict) else None
-        return None if one is None or one.max_query_len == 1 else one.query_start_loc
+        return next(iter(metadata.values())) if isinstance(metadata, dict) else None

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from vllm.distributed import get_tensor_model_parallel_world_size, tensor_model_parallel_all_reduce
-from vllm.model_executor.layers.layernorm import RMSNorm
 
 from loopcd.models.layers import Llama3Scaling, RotaryTable, rotate_halves
 from loopcd.serving.vllm.huginn import HuginnMLP, RavenAttention
-from loopcd.serving.vllm.layers import Positions, Rotary
+from loopcd.serving.vllm.layers import Norm, Positions, Rotary
 
 
 class RetrofitAttention(RavenAttention):
@@ -62,7 +61,7 @@ class RetrofitLayer(nn.Module):
 
     def __init__(self, config: Any, vllm_config: Any, slots: Sequence[int], prefix: str) -> None:
         super().__init__()
-        self.norm_1, self.norm_2 = (RMSNorm(config.n_embd, eps=config.norm_eps) for _ in range(2))
+        self.norm_1, self.norm_2 = (Norm(config.n_embd, eps=config.norm_eps) for _ in range(2))
         self.attn = RetrofitAttention(config, vllm_config, slots, f"{prefix}.attn")
         self.mlp = HuginnMLP(config, vllm_config, f"{prefix}.mlp")
         self.norms_first = config.layers_like == "llama"

@@ -7,14 +7,13 @@ from typing import Any
 from torch import Tensor, nn
 from vllm.compilation.decorators import support_torch_compile
 from vllm.model_executor.layers.activation import SiluAndMul
-from vllm.model_executor.layers.layernorm import RMSNorm
 from vllm.model_executor.layers.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.models.utils import maybe_prefix
 from vllm.sequence import IntermediateTensors
 
 from loopcd.models.layers import RotaryTable, rotate_halves
-from loopcd.serving.vllm.layers import Heads, LoopedForCausalLM, Positions, Rotary, Visits, joined
+from loopcd.serving.vllm.layers import Heads, LoopedForCausalLM, Norm, Positions, Rotary, Visits, joined
 from loopcd.serving.vllm.served import LOOPS, read_served
 
 
@@ -64,10 +63,10 @@ class OuroLayer(nn.Module):
         super().__init__()
         self.self_attn = LlamaAttention(config, vllm_config, index, f"{prefix}.self_attn")
         self.mlp = LlamaMLP(config, vllm_config, f"{prefix}.mlp")
-        self.input_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.input_layernorm_2 = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.post_attention_layernorm_2 = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.input_layernorm = Norm(config.hidden_size, eps=config.rms_norm_eps)
+        self.input_layernorm_2 = Norm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = Norm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm_2 = Norm(config.hidden_size, eps=config.rms_norm_eps)
 
     def forward(self, x: Tensor, rotary: Rotary, visit: int) -> Tensor:
         x = x + self.input_layernorm_2(self.self_attn(self.input_layernorm(x), rotary, visit))
@@ -81,8 +80,8 @@ class NanbeigeLayer(nn.Module):
         super().__init__()
         self.self_attn = LlamaAttention(config, vllm_config, index, f"{prefix}.self_attn")
         self.mlp = LlamaMLP(config, vllm_config, f"{prefix}.mlp")
-        self.input_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.input_layernorm = Norm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = Norm(config.hidden_size, eps=config.rms_norm_eps)
 
     def forward(self, x: Tensor, rotary: Rotary, visit: int) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), rotary, visit)
@@ -108,7 +107,7 @@ class Stack(nn.Module):
         )
         kind, count = LAYERS[config.model_type], config.num_hidden_layers
         self.layers = nn.ModuleList(kind(config, vllm_config, index, f"{prefix}.layers.{index}") for index in range(count))
-        self.norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.norm = Norm(config.hidden_size, eps=config.rms_norm_eps)
         table = RotaryTable(config.rope_base, config.head_dim, "halves")
         self.positions = Positions(table, vllm_config.model_config.max_model_len, vllm_config.model_config.dtype)
 
