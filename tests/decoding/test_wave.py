@@ -148,7 +148,7 @@ def test_the_rule_learns_from_the_first_tokens() -> None:
 def test_the_rule_chooses_between_rounds_and_waves() -> None:
     """By what passes cost: a wave has as many tokens in flight as it has loops to run."""
     model, rule = agreeing(), loopcd.SelfDraft(None, 4)
-    cheap, dear = PassCosts((1.0, 1.0, 1.0)), PassCosts((1.0, 2.5, 5.0))
+    cheap, dear = PassCosts((1.0, 1.0, 1.0, 1.0)), PassCosts((1.0, 1.5, 2.5, 5.0))
     assert DraftPlan.wave_of(4, 32).gain(model, 32, 0.9, 1, cheap) > 1.2 * DraftPlan(4, 8).gain(model, 32, 0.9, 1, cheap)
     assert DraftPlan.wave_of(4, 32).gain(model, 32, 0.3, 1, dear) < 1
     assert rule.plan(model, 4, waves=None) is None  # it has seen nothing yet

@@ -10,7 +10,7 @@ from loopcd.models.cache import LoopCache
 from loopcd.models.slots import Slot
 from loopcd.models.stages import LoopedModel
 
-TIMED = (1, 4, 8)  # tokens; costs between them are interpolated
+TIMED = (1, 2, 4, 8)  # tokens; costs between them are interpolated; of two, a product may cost as much as of four
 TRIES = 3
 CONTEXT = 64  # columns that the timed passes see
 
