@@ -9,8 +9,8 @@ from tools import tiny_huginn, tiny_ouro
 
 
 def test_costs_lie_on_the_lines_between_the_timed_ones() -> None:
-    costs = PassCosts((1.0, 1.6, 3.2))
-    assert [costs.of(tokens) for tokens in (1, 2, 4, 6, 8, 10)] == pytest.approx([1.0, 1.2, 1.6, 2.4, 3.2, 4.0])
+    costs = PassCosts((1.0, 1.4, 1.6, 3.2))
+    assert [costs.of(tokens) for tokens in (1, 2, 3, 4, 6, 8, 10)] == pytest.approx([1.0, 1.4, 1.5, 1.6, 2.4, 3.2, 4.0])
 
 
 def test_the_assumed_ones_are_a_line() -> None:
@@ -21,7 +21,7 @@ def test_measured_once_for_a_model_and_a_batch(monkeypatch: pytest.MonkeyPatch) 
     model = tiny_ouro()
     first = pass_costs(model, 2)
     assert all(1 <= cost <= tokens for cost, tokens in zip(first.costs, passes.TIMED, strict=True))
-    monkeypatch.setattr(passes, "_measure", lambda model, batch: PassCosts((1.0, 4.0, 8.0)))
+    monkeypatch.setattr(passes, "_measure", lambda model, batch: PassCosts((1.0, 2.0, 4.0, 8.0)))
     assert pass_costs(model, 2) is first and pass_costs(model, 3).of(4) == 4
 
 
@@ -36,14 +36,14 @@ def test_beginnings_and_readouts_are_measured_and_count() -> None:
     measured = pass_costs(model, 1)
     assert measured.beginning is not None and measured.readout is not None
     assert measured.beginning > 0 and measured.readout > 0
-    cheap, dear = (PassCosts((1.0, 1.0, 1.0), 1e-3, each, each) for each in (0.01, 1.0))
+    cheap, dear = (PassCosts((1.0, 1.0, 1.0, 1.0), 1e-3, each, each) for each in (0.01, 1.0))
     assert DraftPlan(1, 4).gain(model, 4, 1.0, 1, dear) < DraftPlan(1, 4).gain(model, 4, 1.0, 1, cheap)
 
 
 def test_where_passes_cost_as_much_as_tokens_no_draft_gains() -> None:
-    model, dear = tiny_ouro(), PassCosts((1.0, 4.0, 8.0))
+    model, dear = tiny_ouro(), PassCosts((1.0, 2.0, 4.0, 8.0))
     assert all(DraftPlan(1, length).gain(model, 4, 1.0, 64, dear) < 1.001 for length in range(2, 9))
-    assert DraftPlan(1, 4).gain(model, 4, 1.0, 64, PassCosts((1.0, 1.1, 1.2))) > 1.3
+    assert DraftPlan(1, 4).gain(model, 4, 1.0, 64, PassCosts((1.0, 1.05, 1.1, 1.2))) > 1.3
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_only_a_wave_that_is_clearly_ahead_is_chosen(
 ) -> None:
     """In a slow moment the loops of a small model look dear beside what the host adds to a tick."""
     model, rule, num_loops = tiny_huginn(), SelfDraft(), 32 if wave else 12
-    monkeypatch.setattr(passes, "_measure", lambda model, batch: PassCosts((1.0, 1.1, 1.18), seconds, 0.3, 0.3))
+    monkeypatch.setattr(passes, "_measure", lambda model, batch: PassCosts((1.0, 1.04, 1.1, 1.18), seconds, 0.3, 0.3))
     draft._known(model)[num_loops, rule.candidates(num_loops)] = agreement
     plan = rule.plan(model, num_loops, waves=None)
     assert plan is not None and plan.wave is wave
