@@ -26,7 +26,10 @@ def read(side: str, family: str, checkpoint: str, folder: str | None) -> Any:
         return load(checkpoint, dtype="float32", device="cpu")[0]
     sys.path.insert(0, str(folder))
     module, name = CLASSES[family]
-    return getattr(importlib.import_module(module), name).from_pretrained(checkpoint, torch_dtype=torch.float32).eval()
+    model = getattr(importlib.import_module(module), name).from_pretrained(checkpoint, torch_dtype=torch.float32).eval()
+    if family == "huginn":  # else it draws its start state anew in every pass, and does not give the same text twice
+        model.config.init_values["std"] = 0.0
+    return model
 
 
 @torch.no_grad()
