@@ -41,7 +41,7 @@ def dynamics(
     for trace in answer_traces(model, tokenizer, problems, made):
         hard += int(statistics.hard_tokens(trace).sum())
         contested += int(statistics.contested(trace).sum())
-        agreeing += statistics.agreement_by_loop(trace) * len(trace)
+        agreeing += np.sum(trace.margin >= 0, axis=0)
         positions += len(trace)
     return Dynamics(positions, hard / positions, contested / positions, tuple((agreeing / positions).tolist()))
 

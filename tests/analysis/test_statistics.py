@@ -39,16 +39,6 @@ def trace() -> LoopTrace:
 def test_margins_of_the_winner(trace: LoopTrace) -> None:
     margins = [[1, 2, 3, 4], [1, 6, 4.5, 4.5], [5, -2, -2, 1], [-3, -1, -0.5, 2]]
     np.testing.assert_array_equal(trace.margin, margins)
-    np.testing.assert_allclose(statistics.margin_by_loop(trace), np.mean(margins, axis=0))
-    np.testing.assert_allclose(statistics.margin_by_loop(trace, np.array([True, False, False, True])), [-1, 0.5, 1.25, 3])
-    assert np.isnan(statistics.margin_by_loop(trace, np.zeros(4, bool))).all()
-
-
-def test_leads_of_each_loop_s_own_best(trace: LoopTrace) -> None:
-    leads = [[1, 2, 3, 4], [1, 6, 4.5, 4.5], [5, 2, 2, 1], [3, 1, 0.5, 2]]
-    np.testing.assert_allclose(statistics.lead_by_loop(trace), np.mean(leads, axis=0))
-    with pytest.raises(ValueError, match="top=2"):
-        statistics.lead_by_loop(hand_trace(TABLE, top=1))
 
 
 def test_drops_and_hard_tokens(trace: LoopTrace) -> None:
@@ -103,13 +93,11 @@ def test_entropies() -> None:
     table = [[[0.0, 0.0, 0.0, 0.0], [log(3), 0.0, -99.0, -99.0]], [[0.0, -99.0, -99.0, -99.0], [0.0, 0.0, -99.0, -99.0]]]
     trace = hand_trace(table)
     uneven = -(0.75 * log(0.75) + 0.25 * log(0.25))
-    np.testing.assert_allclose(statistics.entropy_by_loop(trace), [log(4) / 2, (uneven + log(2)) / 2], atol=1e-6)
-    np.testing.assert_allclose(statistics.entropy_by_loop(trace, np.array([True, False])), [log(4), uneven], atol=1e-6)
+    np.testing.assert_allclose(trace.entropy, [[log(4), uneven], [0, log(2)]], atol=1e-6)
     assert statistics.trace_entropy(trace) == pytest.approx((uneven + log(2)) / 2, abs=1e-6)
 
 
-def test_agreement_and_contest(trace: LoopTrace) -> None:
-    assert statistics.agreement_by_loop(trace).tolist() == [0.75, 0.5, 0.5, 1.0]
+def test_contests(trace: LoopTrace) -> None:
     assert statistics.contested(trace).tolist() == [False, False, True, True]  # leads of 4, 4.5, 1 and 2; ln 10 = 2.3
 
 
@@ -131,7 +119,6 @@ def test_kinds_need_texts(ouro: LoopedModel) -> None:
 
 OVER_TOKENS = ("drop", "hard_tokens", "peak_loop", "margin_flips", "late_flips", "early_overconfident", "late_alternatives")
 KINDS = ("contested", "numeric_tokens", "operator_tokens", "hard_token_types", "winner_texts")
-OVER_LOOPS = ("margin_by_loop", "lead_by_loop", "entropy_by_loop", "agreement_by_loop")
 
 
 def test_of_a_reloaded_trace_are_those_of_the_fresh_one(model: LoopedModel, tokenizer: Any, tmp_path: Path) -> None:
@@ -140,7 +127,7 @@ def test_of_a_reloaded_trace_are_those_of_the_fresh_one(model: LoopedModel, toke
         for each in made:
             writer.add(each.trace)
     for each, back in zip(made, read_traces(tmp_path / "traces.npz"), strict=True):
-        for name in ("trace_entropy", *OVER_TOKENS, *KINDS, *OVER_LOOPS):
+        for name in ("trace_entropy", *OVER_TOKENS, *KINDS):
             fresh, again = (getattr(statistics, name)(trace) for trace in (each.trace, back))
             np.testing.assert_array_equal(fresh, again, err_msg=name)
 

@@ -1,4 +1,4 @@
-"""The paper's statistics: pure functions of a trace, named as there. Arrays are over the trace's tokens or its loops.
+"""The paper's statistics: pure functions of a trace, named as there. Arrays are over the trace's tokens.
 
 y* is the trace's `winner`, the best token of the last loop L; m_i its margin after loop i. For a greedy text y* is the token
 that was generated.
@@ -18,9 +18,6 @@ from loopcd.tracing import LoopTrace
 def trace_entropy(trace: LoopTrace) -> float:
     """H_tr = 1/N Σ_t H_t: the mean entropy, in nats, of the last loop's distributions."""
     return float(trace.entropy[:, -1].mean(dtype=np.float64))
-
-
-# Over tokens
 
 
 def drop(trace: LoopTrace) -> np.ndarray:
@@ -104,34 +101,3 @@ def hard_token_types(trace: LoopTrace, threshold: float = HARD_DROP) -> Counter[
     """How often each text is a hard token, blanks around it left away where there is anything else."""
     hard = hard_tokens(trace, threshold)
     return Counter(text.strip() or text for text, chosen in zip(winner_texts(trace), hard, strict=True) if chosen)
-
-
-# Over loops. `tokens` [n] bool selects; without any token selected there is no mean, and the numbers are NaN.
-
-
-def margin_by_loop(trace: LoopTrace, tokens: np.ndarray | None = None) -> np.ndarray:
-    """[L] mean of m_i, the margin of y* after each loop."""
-    return _mean(trace.margin, tokens)
-
-
-def lead_by_loop(trace: LoopTrace, tokens: np.ndarray | None = None) -> np.ndarray:
-    """[L] mean of the margin between each loop's own two best tokens, whether the first is y* or not."""
-    if trace.top_logits.shape[2] < 2:
-        raise ValueError("the trace keeps one top token a loop: trace with top=2 or more")
-    return _mean(trace.top_logits[:, :, 0] - trace.top_logits[:, :, 1], tokens)
-
-
-def entropy_by_loop(trace: LoopTrace, tokens: np.ndarray | None = None) -> np.ndarray:
-    """[L] mean entropy after each loop, in nats."""
-    return _mean(trace.entropy, tokens)
-
-
-def agreement_by_loop(trace: LoopTrace, tokens: np.ndarray | None = None) -> np.ndarray:
-    """[L] share of tokens for which y* is top-1 after each loop already."""
-    return _mean(trace.margin >= 0, tokens)
-
-
-def _mean(values: np.ndarray, tokens: np.ndarray | None) -> np.ndarray:
-    """[L] of values [n, L]"""
-    chosen = values if tokens is None else values[tokens]
-    return chosen.mean(axis=0, dtype=np.float64) if len(chosen) else np.full(values.shape[1], np.nan)
