@@ -25,7 +25,7 @@ FAST = {
     "lens": {"page"},
     "serving": {"contrast", "memory", "options", "served"},
     "training": {"muon", "objectives", "rows", "tokenizer"},
-    "bench": {"compare", "timing", "traffic"},
+    "bench": {"timing", "traffic"},
 }
 FAST_FILES = {Path(__file__).parent / room / f"test_{name}.py" for room, names in FAST.items() for name in names}
 

@@ -14,13 +14,13 @@ from evaluation.fakes import FakeEngine
 from evaluation.problems import DOUBLE, HALF, SWAP, settings
 from loopcd.decoding import Generation, Greedy, Method
 from loopcd.evaluation.code.bridge import Grading, Program, check, grade
-from loopcd.evaluation.code.gold import ceiling
 from loopcd.evaluation.engine import CompletionRequest
 from loopcd.evaluation.evaluate import evaluate
 from loopcd.evaluation.plan import RunPlan, parse_methods
 from loopcd.evaluation.report import note
 from loopcd.evaluation.task import Task, TaskOptions
 from loopcd.evaluation.tasks import code_tasks
+from loopcd.evaluation.tasks.code_tasks import ceiling
 
 # what is written after the prompt of `double`, and EvalPlus's words for it
 WRITTEN = {
