@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import loopcd
-from loopcd.models import int8, loading, processor
+from loopcd.models import int8, loading
 from loopcd.models.catalogue import describe
 from loopcd.models.int8 import Int8Embedding, Int8Linear, int8_bytes, rounded, to_int8
 from tools import LATER, MAKERS, byte_tokenizer, logits_of, random_ids, refused, save_model, tiny_huginn, tiny_ouro
@@ -114,4 +114,4 @@ def test_dtype_of_a_processor_without_bfloat16_units(
 
 
 def test_bfloat16_units_are_told() -> None:
-    assert isinstance(processor.has_bfloat16(), bool)
+    assert isinstance(int8.has_bfloat16(), bool)

@@ -5,18 +5,31 @@ The scales are bfloat16, and a row is rounded by the scale as it is kept, so tha
 bfloat16 and are torch's own operator for few rows; for many, the weight is widened for the moment.
 """
 
+import platform
+from functools import lru_cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from loopcd.models.processor import has_bfloat16
-
 FEW = 8  # rows up to which the int8 operator is faster than a product with the widened weight
 BLOCK = 32  # inputs that the operator takes at a time
 SMALLEST = 32  # outputs and inputs of a layer that is worth it
 WIDENED = 2**24  # elements of a weight that are widened at once
+
+
+@lru_cache(maxsize=1)
+def has_bfloat16() -> bool:
+    """Whether the processor multiplies bfloat16 itself; elsewhere each product is made of conversions and is far slower."""
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        return any(_says(name) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _says(name: str) -> bool:
+    asked = getattr(torch.cpu, name, None)
+    return asked is not None and bool(asked())
 
 
 def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:

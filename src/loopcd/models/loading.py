@@ -11,12 +11,11 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from loopcd.models import checkpoint
-from loopcd.models.int8 import to_int8
+from loopcd.models.int8 import has_bfloat16, to_int8
 from loopcd.models.memory import free_bytes, gigabytes
 from loopcd.models.names import built_in as built_in  # asked for here too
 from loopcd.models.names import known_names, local_folder
 from loopcd.models.presets import family_in
-from loopcd.models.processor import has_bfloat16
 from loopcd.models.stages import LoopedModel, checked_loops
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -30,6 +30,7 @@ from loopcd.evaluation.code.bridge import (
 )
 from loopcd.evaluation.data import DataFile, read_lines
 from loopcd.evaluation.task import Ceiling, Chat, Grades, Item, TaskOptions, limited, tuning_half
+from loopcd.tracing.writing import write_whole
 
 FILES: dict[Dataset, str] = {"humaneval": "HumanEvalPlus-v0.1.10.jsonl.gz", "mbpp": "MbppPlus-v0.2.0.jsonl.gz"}
 MAX_NEW_TOKENS: dict[Dataset, int] = {"humaneval": 512, "mbpp": 1024}
@@ -166,9 +167,8 @@ def ceiling(dataset: str, problems: Sequence[dict[str, Any]], data_hash: str, ve
         verdicts = run(new, programs).verdicts
         known |= {problem["task_id"]: list(verdict.passed) for problem, verdict in zip(new, verdicts, strict=True)}
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(f".{os.getpid()}")  # two runs at a time may write it
-        draft.write_text(json.dumps(known, indent=1))
-        draft.replace(path)
+        own = path.with_suffix(f".{os.getpid()}")  # two runs at a time may write it
+        write_whole(own, json.dumps(known, indent=1)).replace(path)
     passed = [known[problem["task_id"]] for problem in problems]
     failed = tuple(problem["task_id"] for problem, both in zip(problems, passed, strict=True) if not all(both))
     counts = {"base": sum(base for base, _ in passed), "plus": sum(plus for _, plus in passed)}
