@@ -5,7 +5,7 @@ The devices are stand-ins (tests/standin.py). What is made there is what is made
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,15 @@ from loopcd.evaluation.task import Item
 from loopcd.models import LoopedModel, loop_logits
 from loopcd.tracing.live import LiveTracer
 from standin import DeviceMix, counting, devices, placed, split
-from tools import MAKERS, TOLERANCE, byte_tokenizer, left_padded, random_ids, tiny_huginn, tiny_ouro
+from tools import TOLERANCE, byte_tokenizer, left_padded, random_ids, tiny_hrm, tiny_huginn, tiny_ouro
 
 TOKENIZER = byte_tokenizer()
+# each with a second layer, for the other device
+MAKERS = {"huginn": tiny_huginn, "ouro": tiny_ouro, "hrm": partial(tiny_hrm, L_cycles=1)}
 METHODS: dict[str, Any] = {
     "greedy": Greedy(),
     "loopcd": LoopCD(),
     "own coda": LoopCD(coda="own"),
-    "shared coda": LoopCD(coda="shared"),
     "auto": LoopCD("auto"),
     "hard positions": LoopCD(where="hard"),
     "noisecd": NoiseCD(),
@@ -150,14 +151,14 @@ def test_the_plain_ways(family: str, where: str) -> None:
         assert model.generate(there, max_new_tokens=4, do_sample=False, prefill_chunk_size=2).tolist() == wanted
 
 
-def test_answers_that_judge_themselves(place: Callable[[LoopedModel], LoopedModel]) -> None:
+@pytest.mark.parametrize(("family", "where"), [("ouro", "one"), ("huginn", "layers apart"), ("ouro", "ends apart")])
+def test_answers_that_judge_themselves(family: str, where: str) -> None:
     from decoding.labels import labelled_model, labelled_tokenizer
 
-    for family in ("huginn", "ouro"):
-        asked = (labelled_tokenizer(), ["one", "or two"], SelfEval(2))
-        wanted = loopcd.generate(labelled_model(family), *asked, max_new_tokens=3)
-        with devices():
-            assert loopcd.generate(place(labelled_model(family)), *asked, max_new_tokens=3) == wanted
+    asked = (labelled_tokenizer(), ["one", "or two"], SelfEval(2))
+    wanted = loopcd.generate(labelled_model(family), *asked, max_new_tokens=3)
+    with devices():
+        assert loopcd.generate(placing(where)(labelled_model(family)), *asked, max_new_tokens=3) == wanted
 
 
 def test_what_only_some_families_have(place: Callable[[LoopedModel], LoopedModel]) -> None:

@@ -2,7 +2,6 @@
 
 import sys
 from pathlib import Path
-from subprocess import Popen
 
 import pytest
 import torch
@@ -52,7 +51,7 @@ class {public}({name}):
 
 @pytest.mark.slow
 def test_reference_turn_by_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With our own classes in the place of the public ones: the same texts. One process is a fresh one."""
+    """With our own classes in the place of the public ones: the same texts."""
     for family, file, public, name in (
         ("huginn_ref", "raven_modeling_minimal", "RavenForCausalLM", "HuginnForCausalLM"),
         ("ouro_ref", "modeling_ouro", "OuroForCausalLM", "OuroForCausalLM"),
@@ -64,12 +63,9 @@ def test_reference_turn_by_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (tmp_path / family / f"{file}.py").write_text(text)
     asked, found = (f"{sys.executable},{tmp_path}", (8,), 1, 2, lambda _: None), {}
     with torch.random.fork_rng():
-        for family, make, forked in (("huginn", tiny_huginn, ("ours",)), ("ouro", tiny_ouro, ("ours", "reference"))):
+        for family, make in (("huginn", tiny_huginn), ("ouro", tiny_ouro)):
             monkeypatch.setattr(reference, "MAKERS", {family: lambda make=make: make(vocab_size=1000)})
-            started = lambda command, forked=forked, **given: (  # noqa: E731
-                ForkedScript(command) if command[2] in forked else Popen(command, **given)
-            )
-            monkeypatch.setattr(reference.subprocess, "Popen", started)
+            monkeypatch.setattr(reference.subprocess, "Popen", ForkedScript)
             found |= reference.bench_reference(*asked)
     assert all(each["8"]["same_text"] and each["8"]["decode"]["median"] > 0 for each in found.values())
     assert len(tables({"reference": found})[0].rows) == 2

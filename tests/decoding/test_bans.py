@@ -1,5 +1,6 @@
 """Tokens that a processor rules out are ruled out before a method looks for plausible ones."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -54,28 +55,44 @@ def banned(model: LoopedModel, method: Any, count: int = 7, **options: Any) -> l
     return tokens_of(model, IDS, method, mask=MASK, count=count, tokenizer=TOKENIZER, **options)
 
 
+def repeats_no_pair(made: list[list[int]]) -> bool:
+    texts = [[token for token in prompt if token != PAD] + row for prompt, row in zip(IDS.tolist(), made, strict=True)]
+    return all(len(set(pairs(text))) == len(pairs(text)) for text in texts)
+
+
+# what `generate` is given, how many tokens are made, and what must then hold of them
+WAYS: list[tuple[dict[str, Any], int, Callable[[list[list[int]]], bool]]] = [
+    ({"suppress_tokens": EVEN}, 7, lambda made: all(token % 2 for row in made for token in row)),
+    ({"no_repeat_ngram_size": 2}, 16, repeats_no_pair),
+    (
+        {"min_new_tokens": 6, "eos_token_id": EVEN, "pad_token_id": PAD},
+        7,
+        lambda made: all(token % 2 for row in made for token in row[:6]),
+    ),
+    (
+        {"logits_processor": LogitsProcessorList([Even()])},
+        7,
+        lambda made: all((a + b) % 2 for row in made for a, b in pairs(row)),
+    ),
+    (
+        {"prefix_allowed_tokens_fn": lambda _, ids: [3, 5, 7 + len(ids)]},
+        7,
+        lambda made: all(token in (3, 5) or 13 <= token < 20 for row in made for token in row),
+    ),
+    ({"forced_eos_token_id": EOS}, 5, lambda made: all(row[-1] == EOS for row in made)),
+]
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_every_way_to_ban(own_model: LoopedModel, name: str) -> None:
-    """Every method once with draws and once without, each on another family."""
-    method, sampled = METHODS[name], (list(METHODS).index(name) + own_model.has_initial_state) % 2
-    draws = {"do_sample": True, "top_k": 0} if sampled else {}
+    """Every method once with draws and once without, each on another family; every other way on either."""
+    method, number, family = METHODS[name], list(METHODS).index(name), int(own_model.has_initial_state)
+    draws = {"do_sample": True, "top_k": 0} if (number + family) % 2 else {}
     first = sorted({row[0] for row in free(own_model, method)})
-    made = banned(own_model, method, suppress_tokens=EVEN, **draws)
-    assert all(token % 2 for row in made for token in row)
     made = banned(own_model, method, bad_words_ids=[[token] for token in first], **draws)
     assert not any(token in first for row in made for token in row) and all(len(row) == 7 for row in made)
-    made = banned(own_model, method, count=16, no_repeat_ngram_size=2, **draws)
-    for prompt, row in zip(IDS.tolist(), made, strict=True):
-        seen = pairs([token for token in prompt if token != PAD] + row)
-        assert len(set(seen)) == len(seen)
-    made = banned(own_model, method, min_new_tokens=6, eos_token_id=EVEN, pad_token_id=PAD, **draws)
-    assert all(token % 2 for row in made for token in row[:6])
-    made = banned(own_model, method, logits_processor=LogitsProcessorList([Even()]), **draws)
-    assert all((a + b) % 2 for row in made for a, b in pairs(row))
-    made = banned(own_model, method, prefix_allowed_tokens_fn=lambda _, ids: [3, 5, 7 + len(ids)], **draws)
-    assert all(token in (3, 5) or 13 <= token < 20 for row in made for token in row)
-    made = banned(own_model, method, count=5, forced_eos_token_id=EOS, **draws)
-    assert all(row[-1] == EOS for row in made)
+    for options, count, holds in WAYS[(number // 2 + family) % 2 :: 2]:
+        assert holds(banned(own_model, method, count=count, **options, **draws)), options
 
 
 BANS: list[dict[str, Any]] = [

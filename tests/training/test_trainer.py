@@ -45,7 +45,7 @@ class Killed(Exception):
 
 
 def test_a_killed_run_continues_to_the_same_weights(tmp_path: Path) -> None:
-    recipe = small_recipe("tiny-huginn", tokens=6000)
+    recipe = small_recipe("tiny-huginn", tokens=3000)
     whole = run(trainer_of(recipe, tmp_path / "whole"))
     interrupted = trainer_of(recipe, tmp_path / "cut")
     step, interrupted_step = interrupted._step, 0
@@ -53,7 +53,7 @@ def test_a_killed_run_continues_to_the_same_weights(tmp_path: Path) -> None:
     def dying_step(batch: object) -> None:
         nonlocal interrupted_step
         interrupted_step += 1
-        if interrupted_step == 5:
+        if interrupted_step == 3:
             # The batch was given out but not trained on: it must come again.
             interrupted.position.batch -= 1
             raise Killed
