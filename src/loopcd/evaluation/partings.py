@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from loopcd.evaluation.results import BASELINE
 from loopcd.evaluation.runner import Outcome
+from loopcd.evaluation.table import escaped
 from loopcd.evaluation.task import Item, Task
 
 if TYPE_CHECKING:
@@ -130,8 +131,9 @@ def side_by_side(partings: Sequence[Parting], colours: bool = True) -> Renderabl
 
 
 def markdown_lines(parting: Parting) -> list[str]:
-    lines = [f"**{parting.item.id}**, gold {parting.item.gold}", ""]
-    lines += [*(f"> {line}" for line in parting.question.splitlines()), ""]
+    """Both texts in code blocks; nothing of the item becomes markup."""
+    lines = [f"**{escaped(parting.item.id)}**, right answer {escaped(str(parting.item.gold))}", ""]
+    lines += [*(f"> {escaped(line)}" for line in parting.question.splitlines()), ""]
     for side in parting.sides:
-        lines += [f"{side.title}:", "", *side.code_block(), ""]
+        lines += [f"{escaped(side.title)}:", "", *side.code_block(), ""]
     return lines

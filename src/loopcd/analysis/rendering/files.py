@@ -12,8 +12,8 @@ from dataclasses import asdict
 from typing import Any
 
 from loopcd.analysis.result import Page, Panel
-from loopcd.evaluation.partings import Parting
-from loopcd.evaluation.table import Estimate, Table, csv_text, escaped, finite
+from loopcd.evaluation.partings import Parting, markdown_lines
+from loopcd.evaluation.table import Estimate, Table, csv_text, finite
 
 
 def markdown(page: Page, picture: str | None = None) -> str:
@@ -26,7 +26,7 @@ def markdown(page: Page, picture: str | None = None) -> str:
     intervals = any(isinstance(cell, Estimate) and cell.low is not None for row in result.table.rows for cell in row)
     lines += [f"{note}\n" for note in (*(("Brackets: 95 % intervals.",) if intervals else ()), *result.notes)]
     for example in result.examples:
-        lines += example_lines(example)
+        lines += markdown_lines(example)
     lines += [f"Settings: {page.settings_line}.", "", f"Made by `{page.command}`."]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"
 
@@ -38,15 +38,6 @@ def index(pages: Sequence[Page], title: str, command: str) -> str:
     rows = [(link, finding.claim, finding.verdict, finding.found) for link, finding in findings]
     lines.append(Table.of("", ("", "the paper's claim", "here", "found"), rows, words=range(4)).markdown())
     return "\n".join(lines) + "\n"
-
-
-def example_lines(example: Parting) -> list[str]:
-    """Both texts in code blocks; what differs stands between ⟦ and ⟧."""
-    lines = [f"## {escaped(example.item.id)}, right answer {escaped(str(example.item.gold))}", ""]
-    lines += [f"> {escaped(line)}" for line in example.question.splitlines()]
-    for side in example.sides:
-        lines += ["", f"{escaped(side.title)}:", "", *side.code_block(), ""]
-    return lines
 
 
 def json_text(page: Page) -> str:
