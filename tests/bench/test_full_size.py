@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 import torch
@@ -51,7 +52,7 @@ class {public}({name}):
 
 @pytest.mark.slow
 def test_reference_turn_by_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With our own classes in the place of the public ones: the same texts."""
+    """With our own classes in the place of the public ones: the same texts. One process is a fresh one."""
     for family, file, public, name in (
         ("huginn_ref", "raven_modeling_minimal", "RavenForCausalLM", "HuginnForCausalLM"),
         ("ouro_ref", "modeling_ouro", "OuroForCausalLM", "OuroForCausalLM"),
@@ -63,9 +64,12 @@ def test_reference_turn_by_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (tmp_path / family / f"{file}.py").write_text(text)
     asked, found = (f"{sys.executable},{tmp_path}", (8,), 1, 2, lambda _: None), {}
     with torch.random.fork_rng():
-        for family, make in (("huginn", tiny_huginn), ("ouro", tiny_ouro)):
+        for family, make, forked in (("huginn", tiny_huginn, ("ours",)), ("ouro", tiny_ouro, ("ours", "reference"))):
             monkeypatch.setattr(reference, "MAKERS", {family: lambda make=make: make(vocab_size=1000)})
-            monkeypatch.setattr(reference.subprocess, "Popen", ForkedScript)
+            started = lambda command, forked=forked, **given: (  # noqa: E731
+                ForkedScript(command) if command[2] in forked else Popen(command, **given)
+            )
+            monkeypatch.setattr(reference.subprocess, "Popen", started)
             found |= reference.bench_reference(*asked)
     assert all(each["8"]["same_text"] and each["8"]["decode"]["median"] > 0 for each in found.values())
     assert len(tables({"reference": found})[0].rows) == 2

@@ -28,7 +28,7 @@ def read(side: str, family: str, checkpoint: str, folder: str | None) -> Any:
     module, name = CLASSES[family]
     model = getattr(importlib.import_module(module), name).from_pretrained(checkpoint, torch_dtype=torch.float32).eval()
     if family == "huginn":  # else it draws its start state anew in every pass, and does not give the same text twice
-        model.config.init_values["std"] = 0.0
+        getattr(model.config, "init_values", {})["std"] = 0.0
     return model
 
 
