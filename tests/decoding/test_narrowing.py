@@ -1,9 +1,15 @@
-"""Rows that have ended leave a drafted batch: the others' tokens stay as they are, and the cache gets all rows back."""
+"""Rows that have ended leave a batch: the others' tokens stay as they are, and a cache that was given gets all rows back."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from transformers.generation.logits_process import (
+    LogitsProcessorList,
+    SuppressTokensLogitsProcessor,
+    TemperatureLogitsWarper,
+)
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
 import loopcd
@@ -52,8 +58,8 @@ def drafting(method: Any = loopcd.Greedy, **more: Any) -> Any:
 def test_the_others_go_on_alone_and_the_cache_gets_all_rows_back(model, given, monkeypatch):
     ends, seen, advance = ends_of(model), [], type(model).advance
     monkeypatch.setattr(type(model), "advance", lambda self, state: seen.append(len(state.hidden)) or advance(self, state))
-    plain = collect(loopcd.LoopCD(1, 0.3).steps(job(model, ends)), 0)
-    assert set(seen) == {ROWS}
+    plain = collect(loopcd.LoopCD(1, 0.3).steps(job(model, ends, cache=model.new_cache())), 0)
+    assert set(seen) == {ROWS}  # all rows are wanted in the cache
     cache = model.new_cache() if given else None
     drafted = collect(drafting(loopcd.LoopCD, amateur_loop=1, strength=0.3).steps(job(model, ends, cache=cache)), 0)
     for name in ("tokens", "going", "loops", "contested", "touched"):
@@ -75,6 +81,67 @@ def _holds_the_texts(model, cache, read, rows):
         for kind in ("keys", "values"):
             held, read_again = (getattr(each, kind).transpose(1, 2)[mask] for each in (own, other))
             torch.testing.assert_close(held, read_again, atol=1e-4, rtol=1e-3)
+
+
+METHODS = {
+    "greedy": loopcd.Greedy(),
+    "exit": loopcd.Greedy(exit=loopcd.EarlyExit(0.9, min_loops=1)),
+    "exit-skip": loopcd.Greedy(exit=loopcd.EarlyExit(0.9, min_loops=1, exited="skip")),
+    "loopcd": loopcd.LoopCD(1, 0.3),
+    "loopcd-exit": loopcd.LoopCD(1, 0.3, exit=loopcd.EarlyExit(0.9)),
+    "own-coda": loopcd.LoopCD(1, 0.3, 0.01, coda="own"),
+    "own-coda-drafted": loopcd.LoopCD(1, 0.3, 0.01, coda="own", draft=loopcd.SelfDraft(2, 4, fallback=False, wave=False)),
+    "auto": loopcd.LoopCD("auto", 0.3),
+    "guidance": loopcd.LoopGuidance(1, 1.0),
+    "noise": loopcd.NoiseCD(0.5, 0.3),
+}
+
+
+@pytest.mark.parametrize(("name", "drawn"), [*((name, False) for name in METHODS), ("greedy", True), ("loopcd-exit", True)])
+def test_what_a_plain_batch_goes_on_without_changes_nothing(model, name, drawn, monkeypatch):
+    method, seen, advance = METHODS[name], [], type(model).advance
+
+    def sampling():
+        if not drawn:
+            return Sampling()
+        warm = LogitsProcessorList([TemperatureLogitsWarper(0.7)])
+        return Sampling(True, warm, [torch.Generator().manual_seed(row) for row in range(ROWS)])
+
+    def made(ends=(), **more):
+        return collect(method.steps(replace(job(model, ends), **{"sampling": sampling(), **more})), 0)
+
+    first = texts(made())
+    ends = [first[0][4], first[2][7]]
+    monkeypatch.setattr(type(model), "advance", lambda self, state: seen.append(len(state.hidden)) or advance(self, state))
+    narrowed = made(ends)
+    assert min(seen) < ROWS and len(set(map(len, texts(narrowed)))) > 1
+    whole = made(ends, cache=model.new_cache("last" if method.exit is None else method.exit.exited))
+    for each in ("tokens", "going", "loops", "contested", "touched"):
+        assert torch.equal(getattr(narrowed, each), getattr(whole, each)), each
+    alone = [texts(made(ends, **_alone(job(model), sampling(), row)))[0] for row in range(ROWS)]
+    assert texts(narrowed) == alone
+
+
+def _alone(read, sampling, row):
+    """One row of a job, with its padding."""
+    own = sampling if sampling.generators is None else replace(sampling, generators=[sampling.generators[row]])
+    at = slice(row, row + 1)
+    return {"input_ids": read.input_ids[at], "attention_mask": read.attention_mask[at], "sampling": own}
+
+
+@pytest.mark.parametrize("wanted", ["scores", "logits", "global draws", "bans"])
+def test_rows_stay_where_somebody_would_miss_them(model, wanted, monkeypatch):
+    ends, seen, advance = ends_of(model), [], type(model).advance
+    monkeypatch.setattr(type(model), "advance", lambda self, state: seen.append(len(state.hidden)) or advance(self, state))
+    bans = LogitsProcessorList([SuppressTokensLogitsProcessor([3])])
+    sampling = {
+        "scores": Sampling(keep_scores=True),
+        "logits": Sampling(keep_logits=True),
+        "global draws": Sampling(draw=True),
+        "bans": Sampling(processors=bans),
+    }
+    collect(loopcd.Greedy().steps(replace(job(model, ends), sampling=sampling[wanted])), 0)
+    assert set(seen) == {ROWS}
 
 
 def test_a_text_that_nobody_reads_to_its_end_leaves_all_rows_in_the_cache(model):

@@ -15,6 +15,7 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from loopcd.decoding.bans import nothing_left, parted, rule_out
+from loopcd.decoding.narrowing import Narrowing, without_ended
 from loopcd.decoding.reader import Reader, Reading
 from loopcd.decoding.scoring import PlainScorer, Scorer, Scores
 from loopcd.models.cache import LoopCache
@@ -95,26 +96,39 @@ class Step:
 
 @torch.no_grad()
 def steps(method: "Method", job: Job) -> Iterator[Step]:
-    """Generate until every row has stopped."""
-    reader = job.reader(method)
-    scorer = method.scorer(reader, job.tokenizer)
-    text = job.input_ids
+    """Generate until every row has stopped. Rows that have leave, where nobody can miss them."""
+    reader, sampling, pad = job.reader(method), job.sampling, job.pad_token_id
+    scorer, text = method.scorer(reader, job.tokenizer), job.input_ids
+    narrowing, may_narrow = Narrowing(reader.cache, len(text), kept=False), _may_narrow(job)
     going = torch.ones(text.shape[0], dtype=torch.bool, device=text.device)
     reading, loops = prefill(reader, job, scorer, scorer.watch)
     while True:
-        scores, picked, processed = choose(scorer, reading, reader.cache, text, job.sampling, going)
-        if job.pad_token_id is not None:
-            picked = torch.where(going, picked, job.pad_token_id)
+        scores, picked, processed = choose(scorer, reading, reader.cache, narrowing.own(text), sampling, going)
+        picked = narrowing.widened(picked)
+        if pad is not None:
+            picked = torch.where(going, picked, pad)
         text = torch.cat([text, picked[:, None]], dim=-1)
-        kept = reading.logits if job.sampling.keep_logits else None
-        yield Step(picked, going, loops, scores.contested, scores.touched, processed, kept)
-        going = going & ~job.stopping(text, processed)  # pyright: ignore[reportArgumentType]
-        goes = going.tolist()
+        kept = reading.logits if sampling.keep_logits else None
+        told = map(narrowing.widened, (loops, scores.contested, scores.touched))
+        yield Step(picked, going, *told, processed if narrowing.whole else None, kept)
+        going = going & ~job.stopping(text, processed if narrowing.whole else None)  # pyright: ignore[reportArgumentType]
+        goes = narrowing.own(going).tolist()
         if not any(goes):
             return
-        reading, loops = reader.read(picked[:, None], watch=scorer.watch)
+        if may_narrow and narrowing.worth(sum(goes)):
+            staying = [row for row, each in enumerate(goes) if each]
+            narrowing.leave(torch.tensor(staying))
+            sampling, goes = without_ended(reader, sampling, staying), [True] * len(staying)
+        reading, loops = reader.read(narrowing.own(picked)[:, None], watch=scorer.watch)
         if not all(goes):
             reading = replace(reading, going=goes)
+
+
+def _may_narrow(job: Job) -> bool:
+    """Not where somebody goes on from the cache, looks at all rows' scores, or draws for them together."""
+    sampling = job.sampling
+    alone = not sampling.draw or sampling.generators is not None
+    return job.cache is None and job.pad_token_id is not None and alone and not sampling.parts[0] and not sampling.keeps
 
 
 def prefill(reader: Reader, job: Job, scorer: Scorer, watch: Callable[[LoopState], None]) -> tuple[Reading, Tensor]:

@@ -3,14 +3,19 @@
 A cache that somebody may go on from gets them back at the end.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from loopcd.decoding.reader import Reader
 from loopcd.models.cache import LoopCache
+from loopcd.models.slots import sent
+
+if TYPE_CHECKING:
+    from loopcd.decoding.loop import Sampling
 
 WORTH = 0.75  # rows leave together, once no more than this share stays: each time the others' entries are copied
 
@@ -35,14 +40,29 @@ class Narrowing:
         self._aside: list[Aside] = []
 
     @property
-    def possible(self) -> bool:
-        """Not where more hangs on the rows than their keys and values."""
-        cache = self.cache
-        return not cache.branches and cache.reach is None and cache.depths is None and cache.input_ids is None
+    def whole(self) -> bool:
+        return len(self.rows) == self.batch
 
-    def leave(self, staying: Tensor, ended: Tensor, lengths: Tensor) -> None:
-        """Keep the cache's rows `staying`; those that `ended` hold their texts in so many columns."""
-        if self.kept:
+    def worth(self, staying: int) -> bool:
+        """Whether so few stay that the others should leave; not where more hangs on these than their keys and values, and they
+        are to come back."""
+        cache = self.cache
+        bare = not cache.branches and cache.reach is None and cache.depths is None and cache.input_ids is None
+        return staying <= WORTH * len(self.rows) and (bare or not self.kept)
+
+    def own(self, values: Tensor) -> Tensor:
+        """Of what there is for each row of the job, that of those which are still here."""
+        return values if self.whole else values[sent(self.rows, values.device)]
+
+    def widened(self, values: Tensor, fill: int | bool = 0) -> Tensor:
+        """What there is for the rows that are still here, with an entry for each row of the job."""
+        if self.whole:
+            return values
+        return values.new_full((self.batch,), fill).index_copy_(0, sent(self.rows, values.device), values)
+
+    def leave(self, staying: Tensor, ended: Tensor | None = None, lengths: Tensor | None = None) -> None:
+        """Keep the cache's rows `staying`; those that `ended` hold their texts in so many columns, where they come back."""
+        if self.kept and ended is not None and lengths is not None:
             most = int(lengths.max())
             slots = [_part(slot, ended, most) for slot in self.cache.layers]
             valid = None if self.cache.valid is None else self.cache.valid[ended, :most]
@@ -72,6 +92,14 @@ class Narrowing:
     def _lengths(self) -> Tensor:
         cache = self.cache
         return torch.full((cache.batch,), cache.length) if cache.lengths is None else cache.lengths
+
+
+def without_ended(reader: Reader, sampling: "Sampling", staying: Sequence[int]) -> "Sampling":
+    """Let a reader go on with these of its rows only; how their tokens are picked."""
+    seeds, drawn = reader.init_seed, sampling.generators
+    if isinstance(seeds, Sequence) and len(seeds) > 1:
+        reader.init_seed = [seeds[row] for row in staying]
+    return sampling if drawn is None else replace(sampling, generators=[drawn[row] for row in staying])
 
 
 def _part(slot: Any, rows: Tensor | None, columns: int) -> tuple[Tensor, Tensor] | None:

@@ -28,7 +28,7 @@ from torch import Tensor
 from loopcd.decoding.bans import Ruled, nothing_left, rule_out
 from loopcd.decoding.draft import TRIAL, DraftReport, Probe, RoundPace, SelfDraft, pace_of
 from loopcd.decoding.loop import Job, Step, pick, prefill
-from loopcd.decoding.narrowing import WORTH, Narrowing
+from loopcd.decoding.narrowing import Narrowing, without_ended
 from loopcd.decoding.reader import Reader, Reading
 from loopcd.decoding.scoring import ContrastScorer, PlainScorer, Scorer, Scores
 from loopcd.decoding.texts import Stopper
@@ -118,7 +118,7 @@ class Rounds:
     def narrow(self) -> None:
         """Go on without the rows that have ended, where they are many."""
         staying = [row for row, going in enumerate(self.going) if going]
-        if len(staying) > WORTH * len(self.going) or not self.narrowing.possible or self.job.sampling.parts[0]:
+        if not self.narrowing.worth(len(staying)) or self.job.sampling.parts[0]:
             return
         ended = [row for row, going in enumerate(self.going) if not going]
         lengths = [self.held[int(row)] for row in self.narrowing.rows[ended]]
@@ -126,12 +126,7 @@ class Rounds:
         self.narrowing.leave(torch.tensor(staying), torch.tensor(ended), torch.tensor(lengths))
         self.going, self.pending = [True] * len(staying), [self.pending[row] for row in staying]
         self.stopper.texts = [self.stopper.texts[row] for row in staying]
-        sampling, seeds = self.job.sampling, self.reader.init_seed
-        if sampling.generators is not None:
-            own = replace(sampling, generators=[sampling.generators[row] for row in staying])
-            self.job = replace(self.job, sampling=own)
-        if isinstance(seeds, Sequence) and len(seeds) > 1:
-            self.reader.init_seed = [seeds[row] for row in staying]
+        self.job = replace(self.job, sampling=without_ended(self.reader, self.job.sampling, staying))
         if self.probe is not None:
             self.probe.row = staying.index(self.probe.row)
         elif self.pace is not None:
@@ -139,11 +134,9 @@ class Rounds:
 
     def widened(self, step: Step) -> Step:
         """The step with an entry for each row of the job."""
-        rows, batch = self.narrowing.rows, self.narrowing.batch
-        if len(rows) == batch:
+        if self.narrowing.whole:
             return step
-        parts = (step.tokens, step.going, step.loops, step.contested, step.touched)
-        return Step(*(part.new_zeros(batch).index_copy_(0, rows, part) for part in parts))
+        return Step(*map(self.narrowing.widened, (step.tokens, step.going, step.loops, step.contested, step.touched)))
 
     def read(self) -> Reading:
         """What the expert says after the tokens that were not read yet."""
