@@ -1,8 +1,8 @@
 """Leaving the loop early, row by row, so that the loops are really saved."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from loopcd.decoding import checks
 from loopcd.decoding.rules import relative_change
 from loopcd.models.slots import sent
 from loopcd.models.stages import LoopedModel, LoopState, wide
+from loopcd.models.staying import Staying
 
 LOOKED_AFTER = 4  # loops between two looks at a device: one after every loop would keep it waiting
 
@@ -132,7 +133,7 @@ class Leaving:
         self.every = 1 if self.device.type == "cpu" else LOOKED_AFTER
         self.rows = list(range(self.batch))  # those still in the loop
         self.ran = [num_loops] * self.batch
-        self.ended: Tensor | None = None  # [batch, time, width], filled as rows leave
+        self.ended: list[tuple[Tensor, list[int]]] = []  # with what [rows, time, width] which rows left
         self.unseen: list[tuple[LoopState, Tensor]] = []  # states, and which rows may leave with them
 
     def after(self, before: LoopState, state: LoopState) -> LoopState:
@@ -150,10 +151,8 @@ class Leaving:
     def _look(self) -> list[Leaver]:
         flags = [reached for _, reached in self.unseen]
         told = [flags[0].tolist()] if len(flags) == 1 else torch.stack(flags).tolist()  # [loops][rows]
-        if not any(map(any, told)):
-            return []
         found: dict[int, list[int]] = {}
-        for row, each in enumerate(zip(*told, strict=True)):
+        for row, each in enumerate(zip(*told, strict=True)) if any(True in each for each in told) else ():
             if True in each:
                 found.setdefault(each.index(True), []).append(row)
         return [Leaver(found[at], self.unseen[at][0]) for at in sorted(found)]
@@ -163,39 +162,38 @@ class Leaving:
         for leaver in leavers:
             for row in leaver.rows:
                 self.ran[self.rows[row]] = leaver.state.loop
-            self._leave(leaver, state.loop, whole=len(leaver.rows) == self.batch)
+            self._leave(leaver, state.loop)
         staying = [row for row in range(len(self.rows)) if row not in gone]
         self.rows = [self.rows[row] for row in staying]
         if not self.rows:
             return state
         index = sent(staying, self.device)
         self.judge.keep(index)
-        return state.keep(index, staying)
+        extra, stay = None if state.extra is None else state.extra[index], state.tokens.keep(index, staying)
+        cache: Any = Staying(self.whole, stay) if Staying.possible(self.whole, stay) else self.whole.cache
+        return LoopState(state.hidden.index_select(0, index), state.loop, replace(stay, cache=cache), extra)
 
-    def _leave(self, leaver: Leaver, entered: int, whole: bool) -> None:
-        cache, state = self.whole.cache, leaver.state
-        if whole:  # the usual end of a single row, without the work of telling rows apart
-            self.ended = state.hidden
-            if cache is not None:
-                cache.leave(self.whole.span, state.loop, self.device, entered)
-            return
-        index = sent(leaver.rows, self.device)
-        self._end(state.hidden[index], [self.rows[row] for row in leaver.rows])
-        if cache is not None:
-            cache.leave(state.tokens.span.keep(index, leaver.rows), state.loop, self.device, entered)
-
-    def _end(self, hidden: Tensor, rows: list[int]) -> None:
-        if self.ended is None:
-            self.ended = torch.empty_like(hidden[:1]).repeat(self.batch, 1, 1)
-        self.ended[sent(rows, self.device)] = hidden
+    def _leave(self, leaver: Leaver, entered: int) -> None:
+        cache, state, rows = self.whole.cache, leaver.state, [self.rows[row] for row in leaver.rows]
+        every = len(rows) == state.hidden.shape[0]
+        self.ended.append((state.hidden if every else state.hidden.index_select(0, sent(leaver.rows, self.device)), rows))
+        known = cache is None or (cache.reach is not None and entered == state.loop)
+        if cache is not None and not known:
+            span = self.whole.span if len(rows) == self.batch else self.whole.span.keep(sent(rows, self.device), rows)
+            cache.leave(span, state.loop, self.device, entered)
 
     def end(self, state: LoopState) -> tuple[LoopState, Tensor]:
         """The state with which every row ends, and the loops [batch] that each ran."""
-        if self.ended is None:
+        if not self.ended:
             return state, torch.tensor(self.ran)
         if self.rows:
-            self._end(state.hidden, self.rows)
-        return LoopState(self.ended, state.loop, self.whole), torch.tensor(self.ran)
+            self.ended.append((state.hidden, self.rows))
+        hidden = self.ended[0][0]
+        if len(self.ended) > 1:
+            rows = [row for _, some in self.ended for row in some]
+            order = sent(sorted(range(self.batch), key=lambda at: rows[at]), self.device)
+            hidden = torch.cat([hidden for hidden, _ in self.ended]).index_select(0, order)
+        return LoopState(hidden, state.loop, self.whole), torch.tensor(self.ran)
 
 
 def run_loops(

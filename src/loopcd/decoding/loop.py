@@ -109,9 +109,10 @@ def steps(method: "Method", job: Job) -> Iterator[Step]:
             picked = torch.where(going, picked, pad)
         text = torch.cat([text, picked[:, None]], dim=-1)
         kept = reading.logits if sampling.keep_logits else None
-        told = map(narrowing.widened, (loops, scores.contested, scores.touched))
-        yield Step(picked, going, *told, processed if narrowing.whole else None, kept)
-        going = going & ~job.stopping(text, processed if narrowing.whole else None)  # pyright: ignore[reportArgumentType]
+        loops, contested, touched = map(narrowing.widened, (loops, scores.contested, scores.touched))
+        processed = processed if narrowing.whole else None
+        yield Step(picked, going, loops, contested, touched, processed, kept)
+        going = going & ~job.stopping(text, processed)  # pyright: ignore[reportArgumentType]
         goes = narrowing.own(going).tolist()
         if not any(goes):
             return

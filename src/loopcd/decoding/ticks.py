@@ -415,9 +415,9 @@ class Ticks:
         for at, unit in enumerate(flying.units):
             cache, loop = unit.row.cache, unit.loop + 1
             if cache.reach is not None and loop > 1:
-                for _, missed in cache.reach.enter(unit.span, loop):
-                    columns += range(missed.start, missed.stop)
-                    numbers += [(loop - 1) * self.places.rows + unit.row.place] * (missed.stop - missed.start)
+                for start, stop in cache.reach.enter(unit.span, loop):
+                    columns += range(start, stop)
+                    numbers += [(loop - 1) * self.places.rows + unit.row.place] * (stop - start)
             elif (seen := cache.seen_at(loop)) is not None:
                 hidden_from[at] = ~seen[0]
         self.places.carry(numbers, columns, self.model.device)

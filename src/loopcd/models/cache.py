@@ -103,14 +103,24 @@ class Reach:
         self.base = span.starts()  # at loops that no pass has entered since
         self.by_loop = {each: [start + span.time for start in self.base] for each in range(1, loop + 1)}
 
-    def enter(self, span: Span, loop: int) -> list[tuple[int, slice]]:
-        """Note that the span's tokens run loop `loop`; the rows and columns that they will miss there."""
-        reached = self.by_loop.setdefault(loop, list(self.base))
-        missing = []
-        for row, start in zip(span.numbers(), span.starts(), strict=True):
+    def enter(self, span: Span, loop: int, whole: Span | None = None) -> dict[tuple[int, int], list[int]]:
+        """Note that the span's tokens run loop `loop`. The columns, from one to another, that will be missed there, and in
+        which rows; with the `whole` of a pass of which only the span's rows stay, also in the others, their own included."""
+        reached, starts, time = self.by_loop.setdefault(loop, list(self.base)), span.starts(), span.time
+        missing: dict[tuple[int, int], list[int]] = {}
+        if span.rows is None and reached == starts:  # the usual case: nothing is missing
+            self.by_loop[loop] = [start + time for start in starts]
+            return missing
+        for row, start in zip(span.numbers(), starts, strict=True):
             if reached[row] < start:
-                missing.append((row, slice(reached[row], start)))
-            reached[row] = start + span.time
+                missing.setdefault((reached[row], start), []).append(row)
+            reached[row] = start + time
+        if whole is not None and span.rows is not None:
+            there, staying = self.by_loop.get(loop - 1, self.base), set(span.numbers())
+            for row, start in enumerate(whole.starts()):
+                if row not in staying and there[row] >= start + time:
+                    missing.setdefault((reached[row], start + time), []).append(row)
+                    reached[row] = start + time
         return missing
 
     def leave(self, span: Span, loop: int) -> None:
@@ -230,12 +240,14 @@ class LoopCache(Cache):
         self.depths[row_index(span, device), column_index(span, device)] = loop
 
     def enter(self, span: Span, loop: int, slots: Sequence[int], before: Sequence[int]) -> None:
-        """Before the span's tokens run loop `loop`: fill in, by the entries of the loop before, what they will miss there."""
+        """Before the span's tokens run loop `loop`: fill in, by the entries of the loop before, what will be missed there. Rows
+        of the pass that have left it are filled in at once, since together with others they cost less than later alone."""
         if self.reach is None:
             return
-        for row, columns in self.reach.enter(span, loop):
+        for (start, stop), rows in self.reach.enter(span, loop, self.span).items():
+            index = None if len(rows) == self.batch else torch.tensor(rows)
             for source, target in zip(before, slots, strict=True):
-                self.slot(target).take_over(self.slot(source), row, columns, span)
+                self.slot(target).take_over(self.slot(source), index, slice(start, stop), span)
 
     def seen_at(self, loop: int) -> Tensor | None:
         """[batch, length] columns that have keys at this loop, or None if all have."""

@@ -104,6 +104,14 @@ class Slot(CacheLayerMixin):
         span = span or self._cache.span
         if span is None:
             raise ValueError("the cache has no open span: call LoopCache.open(batch, time) before a pass")
+        keys, values = self.write(key_states, value_states, span)
+        if span.rows is None:
+            return keys, values
+        rows = row_index(span, keys.device)[:, 0]
+        return keys.index_select(0, rows), values.index_select(0, rows)
+
+    def write(self, key_states: Tensor, value_states: Tensor, span: Span) -> tuple[Tensor, Tensor]:
+        """As `update`, without a copy of the span's rows: what all rows have."""
         if self._clean < span.stop:
             self._grow(key_states, value_states, span)
         assert self._keys is not None and self._values is not None
@@ -111,14 +119,16 @@ class Slot(CacheLayerMixin):
             self._keys[:, :, span.start : span.stop] = key_states
             self._values[:, :, span.start : span.stop] = value_states
             return self._keys[:, :, : span.stop], self._values[:, :, : span.stop]
+        if span.columns is None and span.rows is not None:
+            rows = span.rows.to(self._keys.device)
+            self._keys[:, :, span.start : span.stop].index_copy_(0, rows, key_states)
+            self._values[:, :, span.start : span.stop].index_copy_(0, rows, value_states)
+            return self._keys[:, :, : span.stop], self._values[:, :, : span.stop]
         rows = row_index(span, self._keys.device)
         columns = column_index(span, self._keys.device)
         self._keys[rows, :, columns] = key_states.transpose(1, 2)  # [rows, time, heads, head_dim]
         self._values[rows, :, columns] = value_states.transpose(1, 2)
-        if span.rows is None:
-            return self._keys[:, :, : span.stop], self._values[:, :, : span.stop]
-        rows = rows[:, 0]
-        return self._keys[rows, :, : span.stop], self._values[rows, :, : span.stop]
+        return self._keys[:, :, : span.stop], self._values[:, :, : span.stop]
 
     def before(self, stop: int, rows: Tensor | None) -> tuple[Tensor, Tensor]:
         """Keys and values [rows, heads, stop, head_dim] of the columns before `stop`; of some rows, a copy."""
@@ -128,14 +138,19 @@ class Slot(CacheLayerMixin):
         rows = sent(rows, self._keys.device)
         return self._keys[rows, :, :stop], self._values[rows, :, :stop]
 
-    def take_over(self, source: "Slot", row: int, columns: slice, span: Span) -> None:
-        """Copy the entries of these columns of a row from another slot; the pass under way is that of `span`."""
+    def take_over(self, source: "Slot", rows: Tensor | None, columns: slice, span: Span) -> None:
+        """Copy the entries of these columns of some rows (None: all) from another slot, in a pass of `span`."""
         assert source._keys is not None and source._values is not None
         if self._clean < span.stop:
             self._grow(source._keys, source._values, span)
         assert self._keys is not None and self._values is not None
-        self._keys[row, :, columns] = source._keys[row, :, columns]
-        self._values[row, :, columns] = source._values[row, :, columns]
+        rows = None if rows is None else sent(rows, self._keys.device)
+        for own, other in ((self._keys, source._keys), (self._values, source._values)):
+            there, here = own[:, :, columns], other[:, :, columns]
+            if rows is None:
+                there.copy_(here)
+            else:
+                there.index_copy_(0, rows, here.index_select(0, rows))
 
     def _grow(self, key_states: Tensor, value_states: Tensor, span: Span) -> None:
         if self.capacity < span.stop:

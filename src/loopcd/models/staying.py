@@ -1,0 +1,44 @@
+"""A pass under way that some of its rows have left."""
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from loopcd.models.layers import attention
+from loopcd.models.slots import Slot
+
+if TYPE_CHECKING:
+    from loopcd.models.stages import Pass
+
+MANY = 0.5  # of a pass's rows: where more stay, views of all rows cost less than copies of theirs
+
+
+class Staying:
+    """A cache as the rows see it that stay: one token of each attends on views of all rows, which costs less than copies."""
+
+    def __init__(self, whole: "Pass", stay: "Pass") -> None:
+        self.cache, self.mask, self.span = whole.cache, whole.mask, stay.span
+
+    @staticmethod
+    def possible(whole: "Pass", stay: "Pass") -> bool:
+        alike = whole.cache is not None and whole.cache.exited == "last"  # what is skipped is masked at every loop anew
+        return alike and stay.span.time == 1 and len(stay.span.numbers()) > MANY * whole.span.batch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cache, name)
+
+    def slot(self, index: int) -> "StayingSlot":
+        assert self.cache is not None
+        return StayingSlot(self, self.cache.slot(index))
+
+
+class StayingSlot:
+    def __init__(self, staying: Staying, slot: Slot) -> None:
+        self.staying, self.slot, self.update = staying, slot, slot.update
+
+    def attend(self, module: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """[rows, 1, heads × head_dim]"""
+        span = self.staying.span
+        keys, values = self.slot.write(key, value, span)
+        asked = query.new_zeros(span.batch, *query.shape[1:]).index_copy_(0, span.rows, query)
+        return attention(module, asked, keys, values, self.staying.mask).index_select(0, span.rows)
