@@ -12,6 +12,7 @@ import loopcd
 from loopcd.decoding.flight import Row
 from loopcd.decoding.generate import MANY, Request, by_ticks
 from loopcd.decoding.loop import Sampling
+from loopcd.decoding.passes import PassCosts
 from loopcd.decoding.ticks import Ticks
 from loopcd.models import LoopedModel
 from tools import LATER, MAKERS, byte_tokenizer
@@ -196,9 +197,16 @@ def _refuse(text: Any, scores: Any) -> Any:
     raise ArithmeticError("no")
 
 
-def test_a_few_texts_of_a_small_model_go_on_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, exits = MAKERS["huginn"](), loopcd.Greedy(exit=EARLY)
-    assert not by_ticks(loopcd.Greedy(), model, MANY - 1) and by_ticks(loopcd.Greedy(), model, MANY)
-    assert by_ticks(exits, model, 2) and not by_ticks(exits, model, 1) and by_ticks(loopcd.Greedy(), model)
-    monkeypatch.setattr(sys.modules["loopcd.decoding.generate"], "SMALL", 100)
+def test_texts_of_a_small_model_go_on_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, exits, rules = MAKERS["huginn"](), loopcd.Greedy(exit=EARLY), sys.modules["loopcd.decoding.generate"]
+    monkeypatch.setattr(rules, "HOST", 10.0)  # a loop takes less
+    assert not by_ticks(loopcd.Greedy(), model, 64) and not by_ticks(exits, model, 2)
+    assert by_ticks(loopcd.Greedy(), model) and by_ticks(loopcd.Greedy(draft=loopcd.SelfDraft(1, 2, wave=True)), model, 2)
+    monkeypatch.setattr(rules, "HOST", 0.0)  # and now more
+    assert by_ticks(loopcd.Greedy(), model, 2) and by_ticks(exits, model, 2) and not by_ticks(exits, model, 1)
+    monkeypatch.setattr(rules, "pass_costs", lambda *_: PassCosts.assumed(1))  # a device that is not timed
+    assert (
+        not by_ticks(loopcd.Greedy(), model, MANY - 1) and by_ticks(loopcd.Greedy(), model, MANY) and by_ticks(exits, model, 2)
+    )
+    monkeypatch.setattr(rules, "SMALL", 100)
     assert by_ticks(loopcd.Greedy(), model, 2)

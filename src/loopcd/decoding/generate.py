@@ -16,6 +16,7 @@ from loopcd.decoding.chat import Messages, chat_ids, is_chat, text_ids, thinks, 
 from loopcd.decoding.flight import Row
 from loopcd.decoding.loop import Job, Rows, Sampling
 from loopcd.decoding.methods import LoopCD, Method
+from loopcd.decoding.passes import pass_costs
 from loopcd.decoding.texts import Interruptible, StopTexts, TextPieces, pad_left, trim
 from loopcd.decoding.ticks import Ticks
 from loopcd.models.memory import rows_that_fit
@@ -24,7 +25,9 @@ from loopcd.models.stages import LoopedModel
 Prompt = str | Sequence[int] | Messages
 log = logging.getLogger("loopcd")
 AHEAD = 8  # prompts that are taken on for each that is in memory: a text that ends gives its place to the next
-SMALL, MANY = 10**8, 32  # weights of a model, texts at once: below both, places of their own cost the host more than they spare
+SMALL = 10**8  # weights: from so many on a loop takes long on any machine
+HOST = 1e-3  # seconds: what a tick's own work takes the host
+MANY = 32  # texts at once: with fewer of a small model, on a device that is not timed, a tick's own work weighs more
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,15 @@ class Made:
 def by_ticks(method: Method, model: LoopedModel, rows: int | None = None) -> bool:
     """Whether texts go on each at its own loop, which needs a method for it and a model on one device.
 
-    With `rows` texts at once, also whether it pays: a few texts of a small model that run the same loops do better in step.
+    With `rows` texts at once, also whether it pays: where a loop over a token takes less than what the host does around it, texts
+    do better in step, also when they end or leave the loop at different times.
     """
     if not method.by_ticks or rows == 1 or len({weight.device for weight in model.parameters()}) > 1:
         return False
-    in_step = method.exit is None and method.draft is None and rows is not None and rows < MANY
-    return not in_step or sum(weight.numel() for weight in model.parameters()) >= SMALL
+    if rows is None or method.draft is not None or sum(weight.numel() for weight in model.parameters()) >= SMALL:
+        return True
+    seconds = pass_costs(model, 1).seconds  # None: not timed
+    return method.exit is not None or rows >= MANY if seconds is None else seconds > HOST
 
 
 @dataclass(frozen=True)
