@@ -54,11 +54,12 @@ class Row:
         self.simple = self.job.sampling.plain and not self.job.sampling.parts[0] and not own_coda
         if self.method.draft is not None:
             self.wave = Wave(self.method.draft, self.reader.model, self.reader.num_loops, places.rows)
+        self.exit, self._scores = self.reader.exit, not isinstance(self.scorer, PlainScorer)
 
     @property
     def watches(self) -> bool:
         """Whether anybody wants to see the states of its tokens."""
-        return not isinstance(self.scorer, PlainScorer) or (self.wave is not None and self.wave.probe is not None)
+        return self._scores or (self.wave is not None and self.wave.probe is not None)
 
     def watch(self, state: LoopState) -> None:
         self.scorer.watch(state)
@@ -195,8 +196,11 @@ class Flying:
             return None
         if list(order) == list(range(len(self.units))):
             return self
-        index = sent(order, self.state.hidden.device)
-        return Flying([self.units[at] for at in order], self.state.keep(index), self.staying[index])
+        index, state, old = sent(order, self.state.hidden.device), self.state, self.state.tokens
+        rotary, injected, extra = (_taken(each, index) for each in (old.rotary, old.injected, state.extra))
+        tokens = Pass(Span(len(order), 0, 1), old.cache, None, rotary, injected, old.length)
+        kept = LoopState(state.hidden.index_select(0, index), state.loop, tokens, extra)
+        return Flying([self.units[at] for at in order], kept, self.staying.index_select(0, index))
 
     def only(self, units: Collection[Unit]) -> "Flying":
         """Those of these, at least one."""
@@ -206,6 +210,13 @@ class Flying:
 
     def without(self, rows: Collection[Row]) -> "Flying | None":
         return self.keep([at for at, unit in enumerate(self.units) if unit.row not in rows])
+
+
+def _taken(values: Any, index: Tensor) -> Any:
+    """Some rows of a tensor, of a tuple of such, or of nothing."""
+    if values is None:
+        return None
+    return tuple(_taken(each, index) for each in values) if isinstance(values, tuple) else values.index_select(0, index)
 
 
 def joined_flights(parts: Sequence[Flying], key: Callable[[Unit], Any]) -> Flying:

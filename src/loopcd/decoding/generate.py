@@ -60,8 +60,8 @@ class Made:
 def by_ticks(method: Method, model: LoopedModel, rows: int | None = None) -> bool:
     """Whether texts go on each at its own loop, which needs a method for it and a model on one device.
 
-    With `rows` texts at once, also whether it pays: where a loop over a token takes less than what the host does around it, texts
-    do better in step, also when they end or leave the loop at different times.
+    With `rows` texts at once, also whether it pays: where a loop over a token takes less than what the host does around it,
+    texts do better in step, also when they end or leave the loop at different times.
     """
     if not method.by_ticks or rows == 1 or len({weight.device for weight in model.parameters()}) > 1:
         return False

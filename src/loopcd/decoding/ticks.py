@@ -55,6 +55,7 @@ class Ticks:
         self._unseen: list[tuple[int, Flying, Tensor]] = []  # ticks at which tokens may have left, and which of them
         self._every = 1 if model.device.type == "cpu" else LOOKED_AFTER
         self._held = 0  # texts before the gate, summed over ticks
+        self._ahead = False  # whether any text ever ran ahead of itself
         inside = len(model.loop_slots(1))
         self._patience = (model.slot_count(1) - inside + 1) / inside  # what a gate costs, in ticks
 
@@ -96,10 +97,14 @@ class Ticks:
     # -- the gate -----------------------------------------------------------------------------------------------------
 
     def _opens(self) -> bool:
-        waiting = {unit.row for each in self.arrived for unit in each.units} | {unit.row for unit in self._tips()}
-        before = len(waiting) + sum(len(each.rows) for each in self.read) + self._admitted()
-        inside = set() if self.flying is None else {unit.row for unit in self.flying.units} - waiting
-        flying = len(inside) + sum(len(each.rows) for each in self.prompts)
+        tips = {unit.row for unit in self._tips()}
+        before, flying = sum(len(each.units) for each in self.arrived), 0 if self.flying is None else len(self.flying.units)
+        if tips or self._ahead:  # texts that have several tokens in flight
+            waiting = {unit.row for each in self.arrived for unit in each.units} | tips
+            inside = set() if self.flying is None else {unit.row for unit in self.flying.units} - waiting
+            before, flying = len(waiting), len(inside)
+        before += sum(len(each.rows) for each in self.read) + self._admitted()
+        flying += sum(len(each.rows) for each in self.prompts)
         self._held += before
         if flying and self._held < self._patience * (before + flying):
             return False
@@ -108,13 +113,13 @@ class Ticks:
 
     def _tips(self) -> list[Unit]:
         """The tokens that are to name the next ones of their texts."""
-        if self.flying is None:
+        if self.flying is None or not self._ahead:
             return []
         rows = {unit.row: None for unit in self.flying.units if unit.row.wave is not None}
         return [unit for row in rows if (unit := row.tip()) is not None]
 
     def _gate(self) -> list[Row]:
-        rows = {} if self.flying is None else {unit.row: unit.row.wave for unit in self.flying.units}
+        rows = {} if self.flying is None or not self._ahead else {unit.row: unit.row.wave for unit in self.flying.units}
         again = [unit for wave in rows.values() if wave is not None for unit in wave.again()]
         looked = again + self._tips()
         given, named = self._choose(looked)
@@ -160,6 +165,7 @@ class Ticks:
         for _ in range(self._admitted()):
             rows.append(self.waiting.popleft())
             rows[-1].take_place(self.places, heapq.heappop(self.free))
+            self._ahead = self._ahead or rows[-1].wave is not None
         for some in read_together(rows):
             rule, state, counted = some[0].reader.exit, *self._begin_prompts(some)
             self.prompts.append(Prompt(some, state, None if rule is None else Judge(rule, self.model, counted)))
@@ -217,7 +223,7 @@ class Ticks:
         state, together = flying.state, self._together(flying.units)
         old, span = state.tokens, Span(len(flying.units), 0, 1)
         tokens = Pass(span, together, together.mask, old.rotary, old.injected, old.length)  # pyright: ignore[reportArgumentType]
-        return Flying(flying.units, LoopState(state.hidden, 0, tokens, state.extra), flying.staying, bound=True)
+        return Flying(flying.units, LoopState(state.hidden, 0, tokens, state.extra), flying.staying, True)
 
     # -- choosing tokens ----------------------------------------------------------------------------------------------
 
@@ -376,16 +382,20 @@ class Ticks:
         together: Together = before.tokens.cache  # pyright: ignore[reportAssignmentType]
         after = self.model.advance(before)
         together.ran()
+        loops, asked, last = list[int](), list[Any](), list[Unit]()
         for at, unit in enumerate(units):
-            unit.loop += 1
-            if unit.row.watches:
+            row, loop = unit.row, unit.loop + 1
+            unit.loop = loop
+            if row.watches:
                 unit.trail.append((after.hidden, at))
-        asked = [None if unit.loop == self.num_loops else unit.row.reader.exit for unit in units]
-        reached, staying = may_leave(self.model, asked, [unit.loop for unit in units], flying.staying, before, after)
+            loops.append(loop)
+            asked.append(None if loop == self.num_loops else row.exit)
+            if loop == self.num_loops:
+                last.append(unit)
+        reached, staying = may_leave(self.model, asked, loops, flying.staying, before, after)
         self.flying = flying = Flying(units, LoopState(after.hidden, 0, after.tokens, after.extra), staying, bound=True)
         if reached is not None:
             self._unseen.append((self.ticks, flying, reached))
-        last = [unit for unit in units if unit.loop == self.num_loops]
         gone = self._look() if self._unseen and (last or self.ticks % self._every == 0) else set[Unit]()
         if left := [unit for unit in last if unit not in gone]:
             self.arrived.append(flying.only(left))
@@ -414,13 +424,17 @@ class Ticks:
         state, hidden_from, numbers, columns = flying.state, dict[int, Any](), list[int](), list[int]()
         for at, unit in enumerate(flying.units):
             cache, loop = unit.row.cache, unit.loop + 1
-            if cache.reach is not None and loop > 1:
-                for start, stop in cache.reach.enter(unit.span, loop):
+            reach = cache.reach
+            if reach is None and cache.depths is None:
+                continue
+            if reach is not None and loop > 1:
+                for start, stop in reach.missed(unit.span.start, loop):
                     columns += range(start, stop)
                     numbers += [(loop - 1) * self.places.rows + unit.row.place] * (stop - start)
             elif (seen := cache.seen_at(loop)) is not None:
                 hidden_from[at] = ~seen[0]
-        self.places.carry(numbers, columns, self.model.device)
+        if numbers:
+            self.places.carry(numbers, columns, self.model.device)
         if not hidden_from:
             return state
         together: Together = state.tokens.cache  # pyright: ignore[reportAssignmentType]

@@ -123,6 +123,14 @@ class Reach:
                     reached[row] = start + time
         return missing
 
+    def missed(self, start: int, loop: int) -> list[tuple[int, int]]:
+        """As `enter`, of one text whose token at column `start` runs loop `loop`."""
+        reached = self.by_loop.get(loop)
+        if reached is None:
+            reached = self.by_loop[loop] = list(self.base)
+        before, reached[0] = reached[0], start + 1
+        return [(before, start)] if before < start else []
+
     def leave(self, span: Span, loop: int) -> None:
         """The span's tokens left after `loop` loops: what later ones that they have entered hold of them does not count."""
         for beyond in [each for each in self.by_loop if each > loop]:

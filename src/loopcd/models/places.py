@@ -8,6 +8,7 @@ loops whose numbers there are evenly spaced are one view; any two are.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,11 +17,12 @@ from torch import Tensor
 
 from loopcd.models.cache import Exited, LoopCache
 from loopcd.models.layers import attention
-from loopcd.models.slots import Slot, Span, sent
+from loopcd.models.slots import Slot, Span, in_blocks, sent
 
 if TYPE_CHECKING:
     from loopcd.models.stages import LoopedModel
 
+TRIANGLE = 1024  # columns up to which what tokens do not see is looked up
 BLOCK, GROWTH = 32, 1.5  # columns are reserved in multiples of the one, and grow by the other
 
 
@@ -80,13 +82,11 @@ class Places:
     def carry(self, numbers: Sequence[int], columns: Sequence[int], device: Any) -> None:
         """Entries of tokens that left before a loop: those at these numbers (of loops and places) and columns become those of
         the loop before."""
-        if not numbers:
-            return
         target, at = sent(numbers, device), sent(columns, device)
+        source = target - self.rows
         for base in self.looped:
             for kept in self._kept[base]:
-                there, column = target.to(kept.device), at.to(kept.device)
-                kept[there, :, column] = kept[there - self.rows, :, column]
+                kept[target, :, at] = kept[source, :, at]
 
     def clear(self, place: int) -> None:
         """Leave nothing of a text whose numbers went wrong: a column that is not seen is weighted by 0, and 0 × NaN is NaN."""
@@ -282,8 +282,11 @@ class Together:
         if (looped, dtype) not in self._weights:
             groups, table = self.groups(looped), None
             if not all(self._sees_all(group, looped) for group in groups):
-                mask = self.mask if looped else self._seen()
-                table = torch.where(mask, mask.new_zeros((), dtype=dtype), -torch.inf)
+                if (self.unseen is None or not looped) and self.longest <= TRIANGLE:
+                    table = triangle(in_blocks(self.longest), dtype, self._device).index_select(0, self._written)[:, None, None]
+                else:
+                    mask = self.mask if looped else self._seen()
+                    table = torch.where(mask, mask.new_zeros((), dtype=dtype), -torch.inf)
             self._weights[looped, dtype] = [
                 None
                 if table is None or self._sees_all(group, looped)
@@ -307,6 +310,12 @@ class Together:
     def _seen(self) -> Tensor:
         columns = torch.arange(self.longest, device=self._device)
         return (columns <= self._written[:, None])[:, None, None]
+
+
+@lru_cache(maxsize=16)
+def triangle(size: int, dtype: torch.dtype, device: Any) -> Tensor:
+    """[size, size]: 0 up to the diagonal, −∞ behind it; what the token at a column adds to its scores."""
+    return torch.full((size, size), -torch.inf, dtype=dtype, device=device).triu(1)
 
 
 class TogetherSlot:

@@ -17,7 +17,8 @@ class Staying:
     """A cache as the rows see it that stay: one token of each attends on views of all rows, which costs less than copies."""
 
     def __init__(self, whole: "Pass", stay: "Pass") -> None:
-        self.cache, self.mask, self.span = whole.cache, whole.mask, stay.span
+        assert stay.span.rows is not None
+        self.cache, self.mask, self.span, self.rows = whole.cache, whole.mask, stay.span, stay.span.rows
 
     @staticmethod
     def possible(whole: "Pass", stay: "Pass") -> bool:
@@ -38,7 +39,7 @@ class StayingSlot:
 
     def attend(self, module: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """[rows, 1, heads × head_dim]"""
-        span = self.staying.span
+        span, rows = self.staying.span, self.staying.rows
         keys, values = self.slot.write(key, value, span)
-        asked = query.new_zeros(span.batch, *query.shape[1:]).index_copy_(0, span.rows, query)
-        return attention(module, asked, keys, values, self.staying.mask).index_select(0, span.rows)
+        asked = query.new_zeros(span.batch, *query.shape[1:]).index_copy_(0, rows, query)
+        return attention(module, asked, keys, values, self.staying.mask).index_select(0, rows)
