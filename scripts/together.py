@@ -1,10 +1,11 @@
 """Whether texts that go on together, each at its own loop, some ahead of themselves, get the tokens that they get alone.
 
 together.py [--prompts 200] [--tokens 24] [--rows 32] [--models tiny-huginn,tiny-ouro,nanbeige] [--only "greedy.*drawn"]
+            [--in-step]
 
-Prompts of very different lengths, every ninth cancelled in the middle; greedy, LoopCD, draws, both exit criteria, waves and
-rounds, each against every row alone and undrafted. A text that differs is counted as a near tie where the two best scores at
-its first other token are nearer than rounding.
+Prompts of very different lengths, every ninth cancelled in the middle; greedy, LoopCD, draws, both exit criteria, waves,
+rounds and batches in step, each against every row alone and undrafted. A text that differs is counted as a near tie where the
+two best scores at its first other token are nearer than rounding.
 """
 
 import re
@@ -56,8 +57,10 @@ def longest(number: int, tokens: int) -> int:
     return max(1, tokens - number % 4 * tokens // 8)
 
 
-def made_together(model: LoopedModel, prompts: Any, method: Any, rows: int, tokens: int, drawn: Any) -> dict[int, list[int]]:
-    if method.draft is not None and not method.draft.wave:
+def made_together(
+    model: LoopedModel, prompts: Any, method: Any, rows: int, tokens: int, drawn: Any, in_step: bool
+) -> dict[int, list[int]]:
+    if in_step or (method.draft is not None and not method.draft.wave):
         made = loopcd.generate(model, None, prompts, method, max_new_tokens=tokens, batch_size=rows, **drawn)
         return {number: each.token_ids[: longest(number, tokens)] for number, each in enumerate(made)}
     batch = loopcd.Batch(model, rows=rows)
@@ -97,8 +100,10 @@ def loaded(name: str) -> LoopedModel:
 @click.option("--rows", default=32)
 @click.option("--models", default="tiny-huginn,tiny-ouro,nanbeige")
 @click.option("--only", default="", help="Settings in whose name this regular expression is found.")
-def main(prompts: int, tokens: int, rows: int, models: str, only: str) -> None:
+@click.option("--in-step", is_flag=True, help="In batches of texts that run each loop together; none is cancelled there.")
+def main(prompts: int, tokens: int, rows: int, models: str, only: str, in_step: bool) -> None:
     torch.set_num_threads(1)
+    sys.modules["loopcd.decoding.generate"].HOST = float("inf")  # pyright: ignore[reportAttributeAccessIssue]
     wrong = 0
     for name in models.split(","):
         model, known = loaded(name), dict[str, list[list[int]]]()
@@ -113,7 +118,7 @@ def main(prompts: int, tokens: int, rows: int, models: str, only: str) -> None:
                     loopcd.generate(model, None, [each], alone, numbers=[at], **options)[0].token_ids
                     for at, each in enumerate(asked)
                 ]
-            made = made_together(model, asked, together, rows, tokens, drawn)
+            made = made_together(model, asked, together, rows, tokens, drawn, in_step)
             wanted = [each[: longest(at, tokens)] for at, each in enumerate(known[key])]
             other = [at for at, each in made.items() if each != wanted[at]]
             near = [at for at in other if near_tie(model, asked[at] + _common(made[at], wanted[at]))]
