@@ -15,6 +15,7 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 import loopcd
 from loopcd.decoding.draft import RoundPace
 from loopcd.decoding.loop import Job, Sampling, collect
+from loopcd.decoding.narrowing import closed_up
 from loopcd.decoding.rounds import Rounds
 from tools import MAKERS
 
@@ -127,6 +128,23 @@ def _alone(read, sampling, row):
     own = sampling if sampling.generators is None else replace(sampling, generators=[sampling.generators[row]])
     at = slice(row, row + 1)
     return {"input_ids": read.input_ids[at], "attention_mask": read.attention_mask[at], "sampling": own}
+
+
+@pytest.mark.parametrize("staying", [[0, 1, 2], [1, 2, 3], [0, 3], [3], [0, 1, 2, 3], [2, 3]])
+@torch.no_grad()
+def test_the_last_rows_take_the_places_of_those_that_leave(model, staying):
+    cache = model.new_cache()
+    model(job(model).input_ids, past_key_values=cache)
+    order = closed_up(staying)
+    held = [(slot.keys.clone(), slot.values.clone()) for slot in cache.layers]
+    assert sorted(order) == staying and all(row == at or row >= len(order) for at, row in enumerate(order))
+    cache.batch_select_indices(torch.tensor(order))
+    for slot, (keys, values) in zip(cache.layers, held, strict=True):
+        assert torch.equal(slot.keys, keys[order]) and torch.equal(slot.values, values[order])
+    fresh = model.new_cache()
+    model(job(model).input_ids[order], past_key_values=fresh)
+    next_ids = torch.tensor([[7]] * len(order))
+    torch.testing.assert_close(model(next_ids, past_key_values=cache).logits, model(next_ids, past_key_values=fresh).logits)
 
 
 @pytest.mark.parametrize("wanted", ["scores", "logits", "global draws", "bans"])

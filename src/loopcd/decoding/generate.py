@@ -26,7 +26,7 @@ Prompt = str | Sequence[int] | Messages
 log = logging.getLogger("loopcd")
 AHEAD = 8  # prompts that are taken on for each that is in memory: a text that ends gives its place to the next
 SMALL = 10**8  # weights: from so many on a loop takes long on any machine
-HOST = 1e-3  # seconds: what a tick's own work takes the host
+HOST = 2e-3  # seconds: what a tick's own work takes the host of a busy machine
 MANY = 32  # texts at once: with fewer of a small model, on a device that is not timed, a tick's own work weighs more
 
 

@@ -15,7 +15,7 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from loopcd.decoding.bans import nothing_left, parted, rule_out
-from loopcd.decoding.narrowing import Narrowing, without_ended
+from loopcd.decoding.narrowing import CHEAP, Narrowing, closed_up, without_ended
 from loopcd.decoding.reader import Reader, Reading
 from loopcd.decoding.scoring import PlainScorer, Scorer, Scores
 from loopcd.models.cache import LoopCache
@@ -116,8 +116,8 @@ def steps(method: "Method", job: Job) -> Iterator[Step]:
         goes = narrowing.own(going).tolist()
         if not any(goes):
             return
-        if may_narrow and narrowing.worth(sum(goes)):
-            staying = [row for row, each in enumerate(goes) if each]
+        if may_narrow and narrowing.worth(sum(goes), CHEAP):
+            staying = closed_up([row for row, each in enumerate(goes) if each])
             narrowing.leave(torch.tensor(staying))
             sampling, goes = without_ended(reader, sampling, staying), [True] * len(staying)
         reading, loops = reader.read(narrowing.own(picked)[:, None], watch=scorer.watch)

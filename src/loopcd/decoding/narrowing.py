@@ -17,7 +17,8 @@ from loopcd.models.slots import sent
 if TYPE_CHECKING:
     from loopcd.decoding.loop import Sampling
 
-WORTH = 0.75  # rows leave together, once no more than this share stays: each time the others' entries are copied
+WORTH = 0.75  # rows leave drafted rounds together, once no more than this share stays: then the others are planned anew
+CHEAP = 0.95  # the same of plain batches, where only the rows that take their places are copied
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,12 @@ class Narrowing:
     def whole(self) -> bool:
         return len(self.rows) == self.batch
 
-    def worth(self, staying: int) -> bool:
+    def worth(self, staying: int, share: float = WORTH) -> bool:
         """Whether so few stay that the others should leave; not where more hangs on these than their keys and values, and they
         are to come back."""
         cache = self.cache
         bare = not cache.branches and cache.reach is None and cache.depths is None and cache.input_ids is None
-        return staying <= WORTH * len(self.rows) and (bare or not self.kept)
+        return staying <= share * len(self.rows) and (bare or not self.kept)
 
     def own(self, values: Tensor) -> Tensor:
         """Of what there is for each row of the job, that of those which are still here."""
@@ -92,6 +93,13 @@ class Narrowing:
     def _lengths(self) -> Tensor:
         cache = self.cache
         return torch.full((cache.batch,), cache.length) if cache.lengths is None else cache.lengths
+
+
+def closed_up(staying: Sequence[int]) -> list[int]:
+    """The rows that stay, in an order in which most do not move: the last ones take the places of those that leave."""
+    count, kept = len(staying), set(staying)
+    last = [row for row in staying if row >= count]
+    return [row if row in kept else last.pop() for row in range(count)]
 
 
 def without_ended(reader: Reader, sampling: "Sampling", staying: Sequence[int]) -> "Sampling":

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from loopcd.models.slots import Slot, Span, column_index, in_blocks, row_index, sent
+from loopcd.models.slots import Slot, Span, column_index, in_blocks, moved_rows, row_index, sent
 
 Exited = Literal["last", "skip"]
 
@@ -305,8 +305,9 @@ class LoopCache(Cache):
         return sum(slot.nbytes for slot in self._all_slots()) + sum(branch.nbytes for branch in self.branches.values())
 
     def _select(self, index: Tensor) -> None:
+        moved = moved_rows(index)
         for layer in self.layers:
-            layer.select(index)  # pyright: ignore[reportAttributeAccessIssue]
+            layer.select(index, moved)  # pyright: ignore[reportAttributeAccessIssue]
         for branch in self.branches.values():
             branch.select(index)
         self.valid = None if self.valid is None else self.valid[sent(index, self.valid.device)]

@@ -118,7 +118,7 @@ class PlaceSlot(Slot):
         kept = self._places.reserve(self._index, key_states, value_states, span.stop)
         self._clean = kept[0].shape[2]
 
-    def select(self, index: Tensor) -> None:
+    def select(self, index: Tensor, moved: Any = None) -> None:
         raise ValueError("rows of a text at a place cannot be repeated or reordered")
 
 

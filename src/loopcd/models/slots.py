@@ -182,11 +182,18 @@ class Slot(CacheLayerMixin):
 
     get_max_cache_shape = get_max_length  # the older name of the same question
 
-    def select(self, index: Tensor) -> None:
-        """Keep, repeat or reorder rows."""
-        if self._keys is not None and self._values is not None:
+    def select(self, index: Tensor, moved: tuple[Tensor, Tensor] | None = None) -> None:
+        """Keep, repeat or reorder rows; `moved` is what `moved_rows` says of them."""
+        if self._keys is None or self._values is None:
+            return
+        if moved is None:
             index = sent(index, self._keys.device)
             self._keys, self._values = (self._selected(each, index) for each in (self._keys, self._values))
+            return
+        there, here = (sent(each, self._keys.device) for each in moved)
+        for kept in (self._keys[:, :, : self._clean], self._values[:, :, : self._clean]):
+            kept.index_copy_(0, there, kept.index_select(0, here))
+        self._keys, self._values = self._keys[: len(index)], self._values[: len(index)]
 
     def fill(self, keys: Tensor, values: Tensor) -> None:
         """Hold these columns [batch, heads, columns, head_dim] and no others, with as much room as before."""
@@ -214,6 +221,14 @@ class Beside:
             return key_states, value_states
         keys, values = self.slot.before(self.stop, self.rows)
         return torch.cat([keys, key_states], dim=2), torch.cat([values, value_states], dim=2)
+
+
+def moved_rows(index: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Where `index` leaves rows where they are, but for some that come from behind it: the places of these, and where they come
+    from. None: another order, or nothing that goes."""
+    there = (index != torch.arange(len(index), device=index.device)).nonzero().squeeze(1)
+    here = index[there]
+    return (there, here) if bool((here >= len(index)).all()) else None
 
 
 def row_index(span: Span, device: torch.device) -> Tensor:
