@@ -12,7 +12,7 @@ import loopcd
 from loopcd.decoding.flight import Row
 from loopcd.decoding.generate import MANY, Request, by_ticks
 from loopcd.decoding.loop import Sampling
-from loopcd.decoding.passes import PassCosts
+from loopcd.decoding.passes import TRIES, loop_seconds
 from loopcd.decoding.ticks import Ticks
 from loopcd.models import LoopedModel
 from tools import LATER, MAKERS, byte_tokenizer
@@ -197,16 +197,24 @@ def _refuse(text: Any, scores: Any) -> Any:
     raise ArithmeticError("no")
 
 
-def test_texts_of_a_small_model_go_on_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_go_on_in_step_where_that_takes_less(monkeypatch: pytest.MonkeyPatch) -> None:
     model, exits, rules = MAKERS["huginn"](), loopcd.Greedy(exit=EARLY), sys.modules["loopcd.decoding.generate"]
-    monkeypatch.setattr(rules, "HOST", 10.0)  # a loop takes less
-    assert not by_ticks(loopcd.Greedy(), model, 64) and not by_ticks(exits, model, 2)
+    taken = {1: 1e-3, 2: 1.1e-3, 64: 5e-3}  # seconds
+    monkeypatch.setattr(rules, "loop_seconds", lambda _, rows: taken[rows])
+    assert not by_ticks(loopcd.Greedy(), model, 64) and not by_ticks(exits, model, 2)  # a tick's own work would take as long
     assert by_ticks(loopcd.Greedy(), model) and by_ticks(loopcd.Greedy(draft=loopcd.SelfDraft(1, 2, wave=True)), model, 2)
-    monkeypatch.setattr(rules, "HOST", 0.0)  # and now more
+    taken.update({1: 5e-3, 2: 6e-3, 64: 50e-3})
     assert by_ticks(loopcd.Greedy(), model, 2) and by_ticks(exits, model, 2) and not by_ticks(exits, model, 1)
-    monkeypatch.setattr(rules, "pass_costs", lambda *_: PassCosts.assumed(1))  # a device that is not timed
-    assert (
-        not by_ticks(loopcd.Greedy(), model, MANY - 1) and by_ticks(loopcd.Greedy(), model, MANY) and by_ticks(exits, model, 2)
-    )
+    assert not by_ticks(exits, model, 64)  # nine tenths are for the rows
+    monkeypatch.setattr(rules, "loop_seconds", lambda *_: None)  # a device that is not timed
+    assert by_ticks(exits, model, 2) and [by_ticks(loopcd.Greedy(), model, rows) for rows in (MANY - 1, MANY)] == [False, True]
     monkeypatch.setattr(rules, "SMALL", 100)
     assert by_ticks(loopcd.Greedy(), model, 2)
+
+
+def test_loops_are_timed_once_for_like_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen = MAKERS["ouro"](), list[int]()
+    advance = type(model).advance
+    monkeypatch.setattr(type(model), "advance", lambda self, state: seen.append(len(state.hidden)) or advance(self, state))
+    first = loop_seconds(model, 5)
+    assert first is not None and first > 0 and loop_seconds(model, 8) == first and set(seen) == {8} and len(seen) == TRIES

@@ -16,7 +16,7 @@ from loopcd.decoding.chat import Messages, chat_ids, is_chat, text_ids, thinks, 
 from loopcd.decoding.flight import Row
 from loopcd.decoding.loop import Job, Rows, Sampling
 from loopcd.decoding.methods import LoopCD, Method
-from loopcd.decoding.passes import pass_costs
+from loopcd.decoding.passes import loop_seconds
 from loopcd.decoding.texts import Interruptible, StopTexts, TextPieces, pad_left, trim
 from loopcd.decoding.ticks import Ticks
 from loopcd.models.memory import rows_that_fit
@@ -27,6 +27,7 @@ log = logging.getLogger("loopcd")
 AHEAD = 8  # prompts that are taken on for each that is in memory: a text that ends gives its place to the next
 SMALL = 10**8  # weights: from so many on a loop takes long on any machine
 HOST = 2e-3  # seconds: what a tick's own work takes the host of a busy machine
+FIXED = 0.3  # share of a loop that is the same for any number of rows
 MANY = 32  # texts at once: with fewer of a small model, on a device that is not timed, a tick's own work weighs more
 
 
@@ -60,15 +61,18 @@ class Made:
 def by_ticks(method: Method, model: LoopedModel, rows: int | None = None) -> bool:
     """Whether texts go on each at its own loop, which needs a method for it and a model on one device.
 
-    With `rows` texts at once, also whether it pays: where a loop over a token takes less than what the host does around it,
-    texts do better in step, also when they end or leave the loop at different times.
+    With `rows` texts at once, also whether it pays, by what loops take: texts in step wait for the last of them to leave the
+    loop, or to end, which costs little where a loop takes less than what the host does around it, or where most of what it
+    takes is for each row, since rows that have left or ended cost nothing.
     """
     if not method.by_ticks or rows == 1 or len({weight.device for weight in model.parameters()}) > 1:
         return False
     if rows is None or method.draft is not None or sum(weight.numel() for weight in model.parameters()) >= SMALL:
         return True
-    seconds = pass_costs(model, 1).seconds  # None: not timed
-    return method.exit is not None or rows >= MANY if seconds is None else seconds > HOST
+    one, all_rows = loop_seconds(model, 1), loop_seconds(model, rows)
+    if one is None or all_rows is None:  # not timed
+        return method.exit is not None or rows >= MANY
+    return one > HOST and one > FIXED * all_rows
 
 
 @dataclass(frozen=True)

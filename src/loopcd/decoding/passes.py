@@ -57,6 +57,25 @@ def alike(batch: int) -> int:
     return 1 << (batch - 1).bit_length()
 
 
+_loops: "WeakKeyDictionary[LoopedModel, dict[int, float]]" = WeakKeyDictionary()
+
+
+@torch.no_grad()
+def loop_seconds(model: LoopedModel, rows: int) -> float | None:
+    """What a loop over one token of each of so many rows takes, timed once on a CPU; None elsewhere."""
+    if model.device.type != "cpu":
+        return None
+    known, rows = _loops.setdefault(model, {}), alike(rows)
+    if rows not in known:
+        state, least = model.begin(torch.zeros(rows, 1, dtype=torch.long), _OneSlot()), float("inf")
+        for _ in range(TRIES):
+            begun = time.thread_time()
+            model.advance(state)
+            least = min(least, time.thread_time() - begun)
+        known[rows] = least
+    return known[rows]
+
+
 class _OneSlot(LoopCache):
     """All layers keep what they see in one place: as much work as with a place each, in little memory."""
 
