@@ -112,14 +112,6 @@ def may_leave(
     return reached, staying
 
 
-@dataclass(frozen=True)
-class Leaver:
-    """Rows that leave after the same loop."""
-
-    rows: list[int]  # among those of the state
-    state: LoopState  # with which they leave
-
-
 class Leaving:
     """Which rows have left a pass, after how many loops, and with what.
 
@@ -145,24 +137,23 @@ class Leaving:
         if not self.unseen or (state.loop % self.every and not last):
             return state
         leavers = self._look()
+        state = self._drop(leavers, state) if leavers else state
         self.unseen = []
-        return self._drop(leavers, state) if leavers else state
+        return state
 
-    def _look(self) -> list[Leaver]:
-        flags = [reached for _, reached in self.unseen]
+    def _look(self) -> dict[int, list[int]]:
+        """Which rows have left with which of the unseen states."""
+        flags, found = [reached for _, reached in self.unseen], dict[int, list[int]]()
         told = [flags[0].tolist()] if len(flags) == 1 else torch.stack(flags).tolist()  # [loops][rows]
-        found: dict[int, list[int]] = {}
         for row, each in enumerate(zip(*told, strict=True)) if any(True in each for each in told) else ():
             if True in each:
                 found.setdefault(each.index(True), []).append(row)
-        return [Leaver(found[at], self.unseen[at][0]) for at in sorted(found)]
+        return found
 
-    def _drop(self, leavers: Sequence[Leaver], state: LoopState) -> LoopState:
-        gone = {row for leaver in leavers for row in leaver.rows}
-        for leaver in leavers:
-            for row in leaver.rows:
-                self.ran[self.rows[row]] = leaver.state.loop
-            self._leave(leaver, state.loop)
+    def _drop(self, leavers: dict[int, list[int]], state: LoopState) -> LoopState:
+        for at in sorted(leavers):
+            self._leave(leavers[at], self.unseen[at][0], state.loop)
+        gone = {row for rows in leavers.values() for row in rows}
         staying = [row for row in range(len(self.rows)) if row not in gone]
         self.rows = [self.rows[row] for row in staying]
         if not self.rows:
@@ -173,12 +164,13 @@ class Leaving:
         cache: Any = Staying(self.whole, stay) if Staying.possible(self.whole, stay) else self.whole.cache
         return LoopState(state.hidden.index_select(0, index), state.loop, replace(stay, cache=cache), extra)
 
-    def _leave(self, leaver: Leaver, entered: int) -> None:
-        cache, state, rows = self.whole.cache, leaver.state, [self.rows[row] for row in leaver.rows]
+    def _leave(self, left: list[int], state: LoopState, entered: int) -> None:
+        cache, rows = self.whole.cache, [self.rows[row] for row in left]
+        for row in rows:
+            self.ran[row] = state.loop
         every = len(rows) == state.hidden.shape[0]
-        self.ended.append((state.hidden if every else state.hidden.index_select(0, sent(leaver.rows, self.device)), rows))
-        known = cache is None or (cache.reach is not None and entered == state.loop)
-        if cache is not None and not known:
+        self.ended.append((state.hidden if every else state.hidden.index_select(0, sent(left, self.device)), rows))
+        if cache is not None and (cache.reach is None or entered > state.loop):  # else it knows that tokens leave
             span = self.whole.span if len(rows) == self.batch else self.whole.span.keep(sent(rows, self.device), rows)
             cache.leave(span, state.loop, self.device, entered)
 

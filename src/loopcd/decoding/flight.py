@@ -197,8 +197,8 @@ class Flying:
         if list(order) == list(range(len(self.units))):
             return self
         index, state, old = sent(order, self.state.hidden.device), self.state, self.state.tokens
-        rotary, injected, extra = (_taken(each, index) for each in (old.rotary, old.injected, state.extra))
-        tokens = Pass(Span(len(order), 0, 1), old.cache, None, rotary, injected, old.length)
+        injected, extra = (None if each is None else each.index_select(0, index) for each in (old.injected, state.extra))
+        tokens = Pass(Span(len(order), 0, 1), old.cache, None, rows_of(old.rotary, index), injected, old.length)
         kept = LoopState(state.hidden.index_select(0, index), state.loop, tokens, extra)
         return Flying([self.units[at] for at in order], kept, self.staying.index_select(0, index))
 
@@ -210,13 +210,6 @@ class Flying:
 
     def without(self, rows: Collection[Row]) -> "Flying | None":
         return self.keep([at for at, unit in enumerate(self.units) if unit.row not in rows])
-
-
-def _taken(values: Any, index: Tensor) -> Any:
-    """Some rows of a tensor, of a tuple of such, or of nothing."""
-    if values is None:
-        return None
-    return tuple(_taken(each, index) for each in values) if isinstance(values, tuple) else values.index_select(0, index)
 
 
 def joined_flights(parts: Sequence[Flying], key: Callable[[Unit], Any]) -> Flying:

@@ -251,7 +251,7 @@ def generate(
     single = isinstance(prompts, str) or is_chat(prompts)
     given: Any = [prompts] if single else prompts
     chat = any(is_chat(prompt) for prompt in given)
-    request = replace(request, chat=chat, enable_thinking=enable_thinking, rows=batch_size)
+    request = replace(request, chat=chat, enable_thinking=enable_thinking, rows=min(batch_size, max(1, len(given))))
     encoded = [request.encode(prompt, "prompt" if single else f"prompts[{i}]") for i, prompt in enumerate(given)]
     own = range(len(encoded)) if numbers is None else numbers
     if len(own) != len(encoded):

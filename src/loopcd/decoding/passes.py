@@ -63,7 +63,7 @@ _loops: "WeakKeyDictionary[LoopedModel, dict[int, float]]" = WeakKeyDictionary()
 @torch.no_grad()
 def loop_seconds(model: LoopedModel, rows: int) -> float | None:
     """What a loop over one token of each of so many rows takes, timed once on a CPU; None elsewhere."""
-    if model.device.type != "cpu":
+    if model.device.type != "cpu" or "flash" in (model.config._attn_implementation or ""):
         return None
     known, rows = _loops.setdefault(model, {}), alike(rows)
     if rows not in known:
