@@ -28,6 +28,11 @@ class Staying:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.cache, name)
 
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """For layers of transformers' own, which attend by themselves: copies of the rows that stay."""
+        assert self.cache is not None
+        return self.cache.slot(layer_idx).update(key_states, value_states, self.span)
+
     def slot(self, index: int) -> "StayingSlot":
         assert self.cache is not None
         return StayingSlot(self, self.cache.slot(index))
