@@ -189,3 +189,17 @@ def test_a_text_s_end_is_no_refused_draft(model, monkeypatch):
     rows = collect(method.steps(job(model, ends, padded=False)), 0)
     assert any(len(text) % 2 == 0 for text in texts(rows))  # it ended inside a round
     assert seen and set(seen) == {1.0}
+
+
+def test_the_start_states_of_two_rows_stay_with_their_rows():
+    """The row that goes on starts its tokens from its own draws, also where it is the only one left of two."""
+    model = MAKERS["huginn"]()
+    rows = replace(job(model), init_seed=[5, 6])
+    rows = replace(rows, input_ids=rows.input_ids[[0, 2]], attention_mask=None)
+    plain = texts(collect(loopcd.Greedy().steps(replace(rows, pad_token_id=None)), 0))  # without a pad nobody leaves
+    for row in range(2):
+        end = next(token for token in plain[row] if token not in plain[1 - row])
+        ended = replace(rows, stopping=StoppingCriteriaList([MaxLengthCriteria(LONGEST), EosTokenCriteria([end])]))
+        made = texts(collect(loopcd.Greedy().steps(ended), 0))
+        assert made[1 - row] == plain[1 - row] and len(made[row]) < len(plain[row])
+        assert texts(collect(drafting().steps(ended), 0)) == made
