@@ -73,10 +73,9 @@ _DEVICES = """## What each device costs
   four times "loop over 1". A draft is read out through the same slots as the final readout, which writes over them: drafting
   keeps nothing beside the plain cache.
 - **Early exit.** A token that leaves saves its later loops; how far it moved is asked once a loop after `min_loops`. Its
-  entries are copied to later loops only when a later token gets there. In a batch every row leaves by itself, but a pass goes
-  on until the last row has left: where a pass over few rows costs as much as one over many, as in small models, a batch
-  saves little. Texts that each go on at their own loop, as `generate` makes a list of prompts with early exit, are measured
-  under "Whole evaluations".
+  entries are copied to later loops only when a later token gets there. In a batch in step every row leaves by itself, but a pass
+  goes on until the last row has left: where a pass over few rows costs as much as one over many, as in small models, a small
+  batch saves little. While most rows stay, they attend on views of all rows; when fewer do, on copies of their own.
 - **Compiling** (`compile=True`) fuses what surrounds the attention of each layer; it is paid for at the first passes.
 """
 
@@ -119,9 +118,11 @@ undrafted text's token, or with the remaining probability by another. Made by `p
 
 _EVALUATION = """## Whole evaluations
 
-Texts that each go on at their own loop and give their places to the next ones (as `loopcd eval` runs them in large batches, and
-whatever leaves early) against batches in step, which go on until their longest text has ended: tokens by CPU time, over greedy
-in step. Lengths "as of GSM8K" have the spread of its gold answers. Tokens that leave early may choose other texts. Made by
+Texts that each go on at their own loop and give their places to the next ones, against batches in step, which rows leave when
+their texts end: tokens by CPU time, over greedy in step. Where a loop is short, as in the built-in models, the rule of
+`generate` and `loopcd eval` takes batches in step, also for early exits ("in step"); where it is long, as in a public model,
+each text at its own loop. Lengths "as of GSM8K" have the spread of its gold answers. Tokens that leave early may choose other
+texts. Made by
 `python -m benchmarks.evaluation`, or `python -m benchmarks --what evaluation` with fewer problems.
 """
 

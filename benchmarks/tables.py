@@ -58,7 +58,7 @@ def foretold_tables(foretold: Mapping[str, Any]) -> Iterator[Table]:
 
 
 def evaluation_tables(evaluation: Mapping[str, Any]) -> Iterator[Table]:
-    columns = ["each text at its own loop, over greedy in step", "throughput", "loops", "texts as in step"]
+    columns = ["over greedy in step; each text at its own loop, or in step too", "throughput", "loops", "texts as in step"]
     rows = [
         [
             f"{what}: {name}",
