@@ -74,8 +74,8 @@ _DEVICES = """## What each device costs
   keeps nothing beside the plain cache.
 - **Early exit.** A token that leaves saves its later loops; how far it moved is asked once a loop after `min_loops`. Its
   entries are copied to later loops only when a later token gets there. In a batch in step every row leaves by itself, but a
-  pass goes on until the last row has left: where a pass over few rows costs as much as one over many, as in small models, a small
-  batch saves little. While most rows stay, they attend on views of all rows; when fewer do, on copies of their own.
+  pass goes on until the last row has left: where a pass over few rows costs as much as one over many, as in small models, a
+  small batch saves little. While most rows stay, they attend on views of all rows; when fewer do, on copies of their own.
 - **Compiling** (`compile=True`) fuses what surrounds the attention of each layer; it is paid for at the first passes.
 """
 
