@@ -59,3 +59,15 @@ def test_only_a_wave_that_is_clearly_ahead_is_chosen(
     draft._known(model)[num_loops, rule.candidates(num_loops)] = agreement
     plan = rule.plan(model, num_loops, waves=None)
     assert plan is not None and plan.wave is wave
+
+
+@pytest.mark.parametrize(("agreement", "loops"), [([0.917, 0.954, 0.991, 0.991, 0.954], 1), ([0.5, 0.6, 0.99, 0.99, 0.99], 3)])
+def test_drafts_are_deeper_only_where_that_is_clearly_ahead(
+    monkeypatch: pytest.MonkeyPatch, agreement: list[float], loops: int
+) -> None:
+    """Two tokens of two dozen say little about the loops; two more loops of each draft cost for sure."""
+    model, rule = tiny_huginn(), SelfDraft()
+    monkeypatch.setattr(passes, "_measure", lambda model, batch: PassCosts((1.0, 1.27, 1.51, 1.58), 2.6e-4, 1.6, 1.7))
+    draft._known(model)[12, rule.candidates(12)] = agreement
+    plan = rule.plan(model, 12)
+    assert plan is not None and plan.loops == loops

@@ -80,7 +80,10 @@ class SelfDraft:
             for plan in (*rounds, *((DraftPlan.wave_of(early, num_loops),) if waves or timed else ())):
                 gains[plan] = plan.gain(model, num_loops, chance, batch, passes)
         best = max(gains, key=lambda plan: gains[plan] / (AHEAD_BY if plan.wave and not waves else 1))
-        return replace(best, expected=gains[best])
+        # a token or two that loops named otherwise must not make the drafts deeper, which costs for sure
+        near = [plan for plan in gains if plan.wave == best.wave and CLEAR * gains[plan] >= gains[best]]
+        chosen = min(near, key=lambda plan: (plan.loops, -gains[plan]))
+        return replace(chosen, expected=gains[chosen])
 
 
 @dataclass(frozen=True)
