@@ -56,13 +56,7 @@ def test_preempted_texts_are_those_that_were_not(family: str, subject: Callable[
     with it.engine(**few_blocks, disable_log_stats=False) as engine:
         it.check(engine)
         assert metric(engine, "vllm:num_preemptions") > 0
-
-
-@pytest.mark.parametrize("family", ["huginn", "retrofit", "olmo"])
-def test_amateurs_of_contested_rows_alone_go_through_the_coda(family: str, subject: Callable[[str], Any]) -> None:
-    it = subject(family).without_guidance()
-    with it.engine(enable_prefix_caching=False) as engine:
-        it.check(engine)
+        it.without_guidance().check(engine)
 
 
 @pytest.mark.parametrize("family", ["huginn", "ouro"])
