@@ -161,6 +161,16 @@ def test_answers_that_judge_themselves(family: str, where: str) -> None:
         assert loopcd.generate(placing(where)(labelled_model(family)), *asked, max_new_tokens=3) == wanted
 
 
+@pytest.mark.parametrize("where", ["layers apart", "ends apart"])
+def test_most_rows_stay_where_others_leave_a_pass_of_many_loops(where: str) -> None:
+    """A device is asked after every fourth loop, so that with few loops nobody leaves before the last."""
+    asked = (TOKENIZER, ["one", "or two", "three of them here", "four"], Greedy(exit=EarlyExit(0.2)))
+    make = partial(tiny_ouro, total_ut_steps=12)
+    wanted = loopcd.generate(make(), *asked, max_new_tokens=6)
+    with devices():
+        assert loopcd.generate(placing(where)(make()), *asked, max_new_tokens=6) == wanted
+
+
 def test_what_only_some_families_have(place: Callable[[LoopedModel], LoopedModel]) -> None:
     ids, tokenizer = random_ids(2, 5), byte_tokenizer()
     drawn = loopcd.generate(tiny_huginn(), tokenizer, "one", loopcd.Greedy(), init_seed=3, max_new_tokens=3)

@@ -44,7 +44,8 @@ class StayingSlot:
 
     def attend(self, module: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """[rows, 1, heads × head_dim]"""
-        span, rows = self.staying.span, self.staying.rows
+        span, mask = self.staying.span, self.staying.mask
+        rows = self.staying.rows.to(query.device)  # layers may be spread over devices
         keys, values = self.slot.write(key, value, span)
         asked = query.new_zeros(span.batch, *query.shape[1:]).index_copy_(0, rows, query)
-        return attention(module, asked, keys, values, self.staying.mask).index_select(0, rows)
+        return attention(module, asked, keys, values, None if mask is None else mask.to(query.device)).index_select(0, rows)
