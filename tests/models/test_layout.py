@@ -1,6 +1,7 @@
-"""Weights in another order, side by side or multiplied by oneDNN are the same model: the same numbers, names and files."""
+"""Weights in another order, side by side or not multiplied by torch are the same model: the same numbers, names and files."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +13,24 @@ from torch import Tensor, nn
 import loopcd
 from family import PROPERTIES
 from loopcd.models import LoopedModel, layout
-from loopcd.models.layout import LaidOutLinear, Layout, lay_out, together
+from loopcd.models.layout import LaidOutLinear, Layout, by_numpy, by_onednn, by_torch, lay_out, together
 from tools import LATER, MAKERS, assert_close, logits_of, random_ids, save_model, tiny_huginn, tiny_ouro
 
 FAMILIES = {**MAKERS, **LATER}
-EVERYTHING = Layout(columns=True, one=True, few=True, many=True)
+EVERYTHING = Layout(True, by_numpy, by_numpy, by_onednn, by_onednn)
 
 
 def chosen(monkeypatch: pytest.MonkeyPatch, wanted: Layout) -> None:
     """Every weight is laid out like this, however small."""
 
-    def choose(outputs: int, inputs: int, dtype: torch.dtype, fixed: bool, threads: int) -> Layout:
-        return Layout(wanted.columns and not fixed, wanted.one, wanted.few, wanted.many)
+    def choose(outputs: int, inputs: int, dtype: torch.dtype, fixed: bool, threads: int, scratch: int) -> Layout:
+        return replace(wanted, columns=wanted.columns and not fixed)
 
     monkeypatch.setattr(layout, "SMALLEST", 1)
     monkeypatch.setattr(layout, "timed", choose)
 
 
-@pytest.fixture(params=[EVERYTHING, Layout(columns=True), Layout(few=True)], ids=["all", "columns", "few"])
+@pytest.fixture(params=[EVERYTHING, Layout(columns=True), Layout(few=by_onednn)], ids=["all", "columns", "few"])
 def wanted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Layout:
     chosen(monkeypatch, request.param)
     return request.param
@@ -169,3 +170,32 @@ def test_built_in_models_are_too_small_to_be_timed() -> None:
     layout.timed.cache_clear()
     loopcd.load("tiny-ouro", device="cpu")
     assert layout.timed.cache_info().misses == 0
+
+
+@pytest.mark.parametrize("product", [by_onednn, by_numpy])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("columns", [False, True])
+def test_whoever_multiplies_the_product_is_the_same(product: layout.Product, rows: int, columns: bool) -> None:
+    drawn = torch.Generator().manual_seed(0)
+    weight = nn.Parameter(torch.randn(24, 16, generator=drawn))
+    weight.data = weight.data.t().contiguous().t() if columns else weight.data
+    x, bias = torch.randn(1, 5, 16, generator=drawn)[:, :rows], torch.randn(24, generator=drawn)
+    with torch.no_grad():
+        for each in (None, bias):
+            assert_close(product(x, weight, each), by_torch(x, weight, each))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_numpy_multiplies_only_where_it_keeps_to_one_thread(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    """It does not ask torch how many threads there may be."""
+    raced: list[layout.Product] = []
+
+    def numpy_wins(products: Any, x: Tensor, weights: list[Tensor]) -> dict[layout.Product, float]:
+        raced.extend(products)
+        return {product: 0.5 if product is by_numpy else 1.0 for product in products}
+
+    monkeypatch.setattr(layout, "threadpool_info", lambda: [{"user_api": "blas", "num_threads": threads}])
+    monkeypatch.setattr(layout, "_raced", numpy_wins)
+    found = layout.timed.__wrapped__(64, 32, torch.float32, False, 1, 2**16)
+    assert (by_numpy in raced) is (threads == 1)
+    assert {found.one, found.two} == ({by_numpy} if threads == 1 else {by_torch}) and by_numpy not in (found.few, found.many)

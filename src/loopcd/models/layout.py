@@ -1,9 +1,9 @@
 """How the weights of linear layers lie in memory, and who multiplies by them: timed on this machine, not assumed.
 
 A product with one row waits for the weight; which order of the weight it streams fastest (row by row, or column by column), and
-whether torch's own product or oneDNN's is faster for one row, for a few or for many, differs from processor to processor and
-from shape to shape. So the few distinct shapes of a model are timed once in a process. Weights that are multiplied by the same
-input (`together`) are put side by side and multiplied at once.
+who multiplies fastest (torch's own product, oneDNN's, or the BLAS that numpy brings), for one row, two, a few or many, differs
+from processor to processor and from shape to shape. So the few distinct shapes of a model are timed once in a process. Weights
+that are multiplied by the same input (`together`) are put side by side and multiplied at once.
 
 Nothing is kept twice: a weight in another order, or beside others, is the same parameter of the same shape under the same name.
 """
@@ -14,46 +14,68 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from threadpoolctl import threadpool_info
 from torch import Tensor, nn
 
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # of x [..., inputs], weight [outputs, inputs] and bias
+
 SMALLEST = 2**18  # elements; below, a product costs little more than its call
-FEW, MANY = 4, 16  # rows that are timed beside one; from MANY on a product is that of a prompt or of a large batch
+TWO, FEW, MANY = 2, 4, 16  # rows that are timed beside one; from MANY on a product is that of a prompt or of a large batch
 CLEAR = 0.93  # of the time: what is nearer than this may be noise
-SCRATCH = 2**25  # bytes that timing may take, or as much as one weight in each order
-PATIENCE = 0.01  # seconds for a product that is timed
+SCRATCH = 3 * 2**24  # bytes that timing takes: more than a processor's cache, unless all weights together are less
+PATIENCE = 0.02  # seconds for products that are timed by turns
+
+
+def by_torch(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return F.linear(x, weight, bias)
+
+
+def by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+def by_numpy(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Row by row: its products of a matrix and a vector are the fast ones."""
+    matrix, rows = weight.detach().numpy(), x.numpy().reshape(-1, x.shape[-1])
+    made = np.dot(matrix, rows[0]) if len(rows) == 1 else np.stack([np.dot(matrix, row) for row in rows])
+    found = torch.from_numpy(made).view(*x.shape[:-1], -1)
+    return found if bias is None else found.add_(bias)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What is fastest for one shape: the weight's order, and where oneDNN multiplies: for one row, a few, many."""
+    """What is fastest for one shape: the weight's order, and who multiplies one row, two or three, a few, many."""
 
     columns: bool = False
-    one: bool = False
-    few: bool = False
-    many: bool = False
+    one: Product = by_torch
+    two: Product = by_torch
+    few: Product = by_torch
+    many: Product = by_torch
 
     @property
     def plain(self) -> bool:
         """Whether torch's own product is taken for any number of rows."""
-        return not (self.one or self.few or self.many)
+        return {self.one, self.two, self.few, self.many} == {by_torch}
 
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         rows = x.numel() // x.shape[-1]
-        if (self.one if rows == 1 else self.few if rows < MANY else self.many) and _usual(x, weight):
-            return by_onednn(x, weight, bias)
-        return F.linear(x, weight, bias)
+        chosen = self.one if rows == 1 else self.few if FEW <= rows < MANY else self.many if rows >= MANY else self.two
+        return (chosen if chosen is by_torch or _usual(x, weight) else by_torch)(x, weight, bias)
 
 
 PLAIN = Layout()
 
 
 def _usual(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN may be called: nobody needs a gradient, another dtype or a traced graph."""
+    """Whether others than torch may be called: nobody needs a gradient, another dtype or a traced graph."""
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
         return False
-    return x.is_cpu and x.dtype == weight.dtype and x.dtype in (torch.float32, torch.bfloat16) and x.numel() > 0
+    if type(x) is not Tensor or x.requires_grad or x.numel() == 0:
+        return False
+    return x.is_cpu and weight.is_cpu and x.dtype == weight.dtype and x.dtype in (torch.float32, torch.bfloat16)
 
 
 class LaidOutLinear(nn.Linear):
@@ -114,10 +136,11 @@ def lay_out(model: Any) -> None:
         shape = (sum(linear.out_features for linear in group), weight.shape[1])
         # the head's rows are looked up one by one, and may be the embeddings': it keeps its order
         kinds.setdefault((*shape, weight.dtype, group[0] is head), []).append(group)
+    scratch = min(SCRATCH, sum(linear.weight.nbytes for groups in kinds.values() for group in groups for linear in group))
     for (outputs, inputs, dtype, fixed), groups in kinds.items():
         layout = PLAIN
         if outputs * inputs >= SMALLEST and dtype in (torch.float32, torch.bfloat16) and _onednn():
-            layout = timed(outputs, inputs, dtype, fixed, torch.get_num_threads())
+            layout = timed(outputs, inputs, dtype, fixed, torch.get_num_threads(), scratch)
         for group in groups:
             _apply(group, layout)
 
@@ -166,37 +189,49 @@ def _onednn() -> bool:
 
 @lru_cache(maxsize=256)
 @torch.inference_mode()
-def timed(outputs: int, inputs: int, dtype: torch.dtype, fixed: bool, threads: int) -> Layout:
-    """The layout for a shape, found by timing it with one row, a few and many; `fixed` weights stay row by row."""
-    orders = (False,) if fixed else (False, True)
-    count = max(1, min(4, SCRATCH // (outputs * inputs * dtype.itemsize * len(orders))))  # several: a cache may not hold them
-    weights = {columns: [_empty(outputs, inputs, dtype, columns).fill_(0.01) for _ in range(count)] for columns in orders}
+def timed(outputs: int, inputs: int, dtype: torch.dtype, fixed: bool, threads: int, scratch: int) -> Layout:
+    """The layout for a shape, found by timing it with one row, two, a few and many; `fixed` weights stay row by row."""
+    orders, alone = (False,) if fixed else (False, True), _numpy_works_alone()
+    size = outputs * inputs
+    memory = torch.full((max(1, scratch // (size * dtype.itemsize)), size), 0.01, dtype=dtype)
+    # the same memory serves for both orders
+    weights = {
+        columns: [part.view(inputs, outputs).t() if columns else part.view(outputs, inputs) for part in memory]
+        for columns in orders
+    }
 
-    def best(columns: bool, rows: int) -> tuple[float, bool]:
-        """The time, and whether it is oneDNN's."""
+    def best(columns: bool, rows: int) -> tuple[float, Product]:
+        """The time that is compared, and whose it is; torch's own product is left only for what is clearly faster."""
         x = torch.full((1, rows, inputs), 0.01, dtype=dtype)
-        return min((_seconds(F.linear, x, weights[columns]), False), (_seconds(by_onednn, x, weights[columns]) / CLEAR, True))
+        products = [by_torch, by_onednn, *([by_numpy] if rows < FEW and dtype == torch.float32 and alone else [])]
+        seconds = _raced(products, x, weights[columns])
+        times = {product: taken / (1 if product is by_torch else CLEAR) for product, taken in seconds.items()}
+        fastest = min(times, key=lambda product: times[product])
+        return times[fastest], fastest
 
     one, few = ({columns: best(columns, rows) for columns in orders} for rows in (1, FEW))
-    # one row counts most: every text is written token by token, and a few rows share a pass
-    cost = {columns: one[columns][0] + few[columns][0] / FEW for columns in orders}
+    # one row counts most: every text is written token by token, and only drafts and small batches share a pass
+    cost = {columns: 2 * one[columns][0] + few[columns][0] / FEW for columns in orders}
     columns = not fixed and cost[True] < CLEAR * cost[False]
-    return Layout(columns, one[columns][1], few[columns][1], best(columns, MANY)[1])
+    return Layout(columns, one[columns][1], best(columns, TWO)[1], few[columns][1], best(columns, MANY)[1])
 
 
-def by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-
-
-def _seconds(product: Callable[[Tensor, Tensor], Tensor], x: Tensor, weights: list[Tensor]) -> float:
-    """The least time of a product over a few tries, by the thread's own clock: whatever disturbs only adds to it."""
-    least, spent = float("inf"), 0.0
+def _raced(products: Sequence[Product], x: Tensor, weights: list[Tensor]) -> dict[Product, float]:
+    """The least time of each product over a few tries, by turns and by the thread's own clock: what disturbs only adds."""
+    least, began = dict.fromkeys(products, float("inf")), time.perf_counter()
     for tries in range(8):
-        start = time.thread_time()
-        for weight in weights:
-            product(x, weight)
-        taken = time.thread_time() - start
-        least, spent = min(least, taken / len(weights)), spent + taken
-        if tries > 0 and spent > PATIENCE:
+        for product in products:
+            start = time.thread_time()
+            for weight in weights:
+                product(x, weight, None)
+            least[product] = min(least[product], (time.thread_time() - start) / len(weights))
+        if tries > 0 and time.perf_counter() - began > PATIENCE:
             break
     return least
+
+
+def _numpy_works_alone() -> bool:
+    """Whether numpy's BLAS keeps to the thread that calls it, as under OMP_NUM_THREADS=1: it does not ask torch how many
+    threads there may be, and several of its own would stand in the way of torch's."""
+    pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+    return bool(pools) and all(pool["num_threads"] == 1 for pool in pools)
