@@ -7,7 +7,7 @@ import torch
 
 import loopcd
 from decoding.runs import run
-from loopcd.decoding.draft import ENOUGH, DraftPlan, DraftReport, RoundPace, pace_of
+from loopcd.decoding.draft import CLOCKED, ENOUGH, FIRST, WEIGHT, Agreement, DraftPlan, DraftReport, RoundPace, _known, pace_of
 from tools import MAKERS, byte_tokenizer
 
 PROMPTS = ["Hello", "A much longer prompt, with more in it", "x", "The quick brown fox jumps"]
@@ -180,8 +180,56 @@ def test_what_is_not_given_is_chosen_by_the_rule_but_given_loops_draft_four_at_o
 
 @pytest.mark.parametrize(("expected", "first"), [(1.5, 6), (1.05, 1), (0.8, 1)])
 def test_a_plan_by_rule_starts_from_what_it_expects(model, expected, first):
-    other = type(model)(model.config)
-    assert pace_of(other, 4, DraftPlan(1, 6, expected), batch=1).next() == first
+    pace = pace_of(type(model)(model.config), 4, DraftPlan(1, 6, expected), batch=1)
+    for _ in range(FIRST):  # without a draft, so that there is something to compare with
+        assert pace.next() == 1
+        pace.took(1e-3, 1, drafted=False)
+    assert pace.next() == first
+
+
+@pytest.mark.parametrize(("seconds", "goes_on"), [(3.5e-3, True), (4.5e-3, False)])
+def test_drafts_that_take_longer_than_plain_passes_are_given_up(seconds: float, goes_on: bool) -> None:
+    """However many of them are accepted."""
+    pace = RoundPace(length=4, break_even=1.6, trusted=True, recent=4.0, clocked=True)
+    for _ in range(FIRST):
+        pace.took(1e-3, 1, drafted=False)
+    for _ in range(CLOCKED):
+        assert pace.next() == 4
+        pace.saw(4.0)
+        pace.took(seconds, 4, drafted=True)
+    assert pace.trusted is goes_on and (pace.next() == 4) is goes_on
+
+
+def test_a_short_round_need_not_give_what_a_full_one_must() -> None:
+    pace = RoundPace(length=8, break_even=4.5, trusted=True, recent=8.0)
+    for _ in range(20):  # with three of its eight tokens drafted it costs two plain passes
+        pace.saw(3.0, 3)
+    assert pace.trusted
+    for _ in range(20):
+        pace.saw(1.5, 3)
+    assert not pace.trusted
+
+
+def test_rounds_end_with_the_first_draft_that_is_not_sure() -> None:
+    """The tokens stay those of the undrafted method, and the rule goes on learning."""
+    model = sharp(MAKERS["ouro"](), scale=4.0)
+    drafting, loops = loopcd.SelfDraft(), model.num_loops
+    known = [Agreement(0.9, 0.8, 0.79) for _ in drafting.candidates(loops)]
+    _known(model)[loops, drafting.candidates(loops)] = known
+    plan = drafting.plan(model, loops)
+    assert plan is not None and plan.sure
+    pace = pace_of(model, loops, plan, 1)
+    pace.clocked, pace.trusted, pace.wait, pace.break_even = False, True, 0, 0.1
+    ids = torch.randint(0, 250, (1, 6), generator=torch.Generator().manual_seed(0))
+    options = {"max_new_tokens": 40, "do_sample": False}
+    plain = model.generate(ids, custom_generate=loopcd.Greedy(), **options)
+    method = loopcd.Greedy(draft=drafting)
+    made = model.generate(ids, custom_generate=method, return_dict_in_generate=True, **options)
+    assert torch.equal(made.sequences, plain)
+    report = made.drafts
+    assert report.rounds > 0 and report.proposed < report.rounds * (plan.length - 1)  # some ended early
+    learned = drafting.agreement(model, loops, plan.loops)
+    assert learned is not None and learned.seen > WEIGHT and learned.both <= min(learned.right, learned.sure)
 
 
 def test_the_rule_learns_from_the_first_tokens(tokenizer):

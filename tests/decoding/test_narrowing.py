@@ -184,7 +184,7 @@ def test_a_text_s_end_is_no_refused_draft(model, monkeypatch):
 
     monkeypatch.setattr(Rounds, "guess", guess)
     monkeypatch.setattr(RoundPace, "next", lambda pace: pace.length)
-    monkeypatch.setattr(RoundPace, "saw", lambda pace, made: seen.append(made / pace.length))
+    monkeypatch.setattr(RoundPace, "saw", lambda pace, made, drafted: seen.append(made / pace.length))
     method = loopcd.Greedy(draft=loopcd.SelfDraft(2, 2, wave=False))
     rows = collect(method.steps(job(model, ends, padded=False)), 0)
     assert any(len(text) % 2 == 0 for text in texts(rows))  # it ended inside a round

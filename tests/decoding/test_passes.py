@@ -56,7 +56,7 @@ def test_only_a_wave_that_is_clearly_ahead_is_chosen(
     """In a slow moment the loops of a small model look dear beside what the host adds to a tick."""
     model, rule, num_loops = tiny_huginn(), SelfDraft(), 32 if wave else 12
     monkeypatch.setattr(passes, "_measure", lambda model, batch: PassCosts((1.0, 1.04, 1.1, 1.18), seconds, 0.3, 0.3))
-    draft._known(model)[num_loops, rule.candidates(num_loops)] = agreement
+    draft._known(model)[num_loops, rule.candidates(num_loops)] = [draft.Agreement(right) for right in agreement]
     plan = rule.plan(model, num_loops, waves=None)
     assert plan is not None and plan.wave is wave
 
@@ -68,6 +68,6 @@ def test_drafts_are_deeper_only_where_that_is_clearly_ahead(
     """Two tokens of two dozen say little about the loops; two more loops of each draft cost for sure."""
     model, rule = tiny_huginn(), SelfDraft()
     monkeypatch.setattr(passes, "_measure", lambda model, batch: PassCosts((1.0, 1.27, 1.51, 1.58), 2.6e-4, 1.6, 1.7))
-    draft._known(model)[12, rule.candidates(12)] = agreement
+    draft._known(model)[12, rule.candidates(12)] = [draft.Agreement(right) for right in agreement]
     plan = rule.plan(model, 12)
     assert plan is not None and plan.loops == loops

@@ -1,7 +1,9 @@
 """Whether, how deep and how far to draft; `rounds` does it."""
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -10,17 +12,22 @@ from torch import Tensor
 
 from loopcd.decoding import checks
 from loopcd.decoding.passes import PassCosts, alike, pass_costs
-from loopcd.models.stages import LoopedModel, LoopState
+from loopcd.models.stages import LoopedModel, LoopState, wide
 
 LONGEST = 8  # tokens of a round, where the length is chosen by rule
+FARTHEST = 16  # and where a round ends by itself when the drafts are no longer sure
+SURE = 0.5  # probability that a draft must have to be followed by another, where that tells right ones from wrong ones
 FIXED = 4  # and where only the loops are given
 PROBED = 64  # prompt tokens that are kept beside the written ones
 ENOUGH = 24  # written tokens from which the rule learns
+LATELY = 512  # drafts of which it knows how many were right
 USUAL, WEIGHT = 0.97, 8  # how often trained loops agree, and how many tokens this belief weighs: one miss says little
 CLEAR = 1.1  # an expected gain that is begun with; smaller ones may be less than the estimate's error
 TICK = 0.8e-3  # seconds of the host beside a tick's loop, as once measured; what a wave costs more than its loops
 AHEAD_BY = 1.2  # how far ahead of rounds a wave must be to be chosen: a slow moment makes the loops look dear beside TICK
 TRIAL = 2  # tokens of a round that only tries whether drafts are accepted
+FIRST = 2  # plain passes by which a clocked pace begins
+CLOCKED = 6  # rounds of which a clocked pace knows what they took before it gives drafts up
 
 
 @dataclass(frozen=True)
@@ -34,8 +41,9 @@ class SelfDraft:
     With `wave` there are no rounds: each token begins as soon as the one before it has run `loops` loops, and is dropped when
     that one's last loop says otherwise; None: where the rule chooses, it chooses between waves and rounds for a single text.
 
-    The rule looks at the first tokens that the model writes without a draft; what it learned is kept with the model. With
-    `fallback` (default) nothing is drafted while so few drafts are accepted that it would cost time.
+    The rule looks at the first tokens that the model writes without a draft; what it learned is kept with the model. Where it
+    finds that wrong drafts are mostly unlikely ones, a round ends with the first of these. With `fallback` (default) nothing
+    is drafted while so few drafts are accepted that it would cost time.
     """
 
     loops: int | None = None
@@ -61,6 +69,11 @@ class SelfDraft:
             )
         return (self.loops,)
 
+    def agreement(self, model: LoopedModel, num_loops: int, loops: int) -> "Agreement | None":
+        """What the rule has learned of drafts by so many loops; None where nobody asked it, or it has not seen enough."""
+        known = None if self.loops is not None else _known(model).get((num_loops, self.candidates(num_loops)))
+        return None if known is None else known[self.candidates(num_loops).index(loops)]
+
     def plan(self, model: LoopedModel, num_loops: int, batch: int = 1, waves: bool | None = False) -> "DraftPlan | None":
         """The loops and the length for this model; None while the rule has not seen enough to choose.
 
@@ -73,11 +86,14 @@ class SelfDraft:
         if agreement is None:
             return None
         lengths = range(2, LONGEST + 1) if self.length is None else (self.length,)
+        alone = batch == 1 and self.length is None and self.fallback and model.device.type == "cpu"
+        farther = range(2, FARTHEST + 1) if alone else ()
         passes, gains = pass_costs(model, batch), dict[DraftPlan, float]()
         timed = waves is None and passes.seconds is not None  # else nobody knows what the host's part of a tick is worth
         for early, chance in zip(candidates, agreement, strict=True):
-            rounds = () if waves else tuple(DraftPlan(early, length) for length in lengths)
-            for plan in (*rounds, *((DraftPlan.wave_of(early, num_loops),) if waves or timed else ())):
+            rounds = [DraftPlan(early, length) for length in lengths]
+            rounds += [DraftPlan(early, length, sure=True) for length in farther if chance.sure < 1]
+            for plan in (*(() if waves else rounds), *((DraftPlan.wave_of(early, num_loops),) if waves or timed else ())):
                 gains[plan] = plan.gain(model, num_loops, chance, batch, passes)
         best = max(gains, key=lambda plan: gains[plan] / (AHEAD_BY if plan.wave and not waves else 1))
         # a token or two that loops named otherwise must not make the drafts deeper, which costs for sure
@@ -92,6 +108,7 @@ class DraftPlan:
     length: int  # tokens of a round; of a wave, tokens in flight at most
     expected: float | None = None  # the gain that made the rule choose it
     wave: bool = False
+    sure: bool = False  # a round ends early, with the first draft that is less likely than SURE
 
     @classmethod
     def wave_of(cls, loops: int, num_loops: int) -> "DraftPlan":
@@ -99,26 +116,39 @@ class DraftPlan:
         return cls(loops, -(-num_loops // loops), wave=True)
 
     def gain(
-        self, model: LoopedModel, num_loops: int, agreement: float, batch: int = 1, passes: PassCosts | None = None
+        self,
+        model: LoopedModel,
+        num_loops: int,
+        agreement: "float | Agreement",
+        batch: int = 1,
+        passes: PassCosts | None = None,
     ) -> float:
         """Expected speed over plain decoding, if a draft is accepted with probability `agreement`.
 
-        A round makes (1 − p^k) / (1 − p) tokens. It costs k beginnings and k passes of `loops` loops, all but the last with a
-        readout, and one pass of the remaining loops, which is dearer for several tokens than for one
+        A round of k tokens makes 1 + p + p² + … + p^(k − 1) of them. It costs k beginnings and k passes of `loops` loops, all
+        but the last with a readout, and one pass of the remaining loops, which is dearer for several tokens than for one
         (by `passes`, else by assumption: beginnings and readouts by the weights that they read).
         """
         if passes is not None and passes.beginning is not None and passes.readout is not None:
             beginning, readout = passes.beginning, passes.readout
         else:
             beginning, readout = _costs(model)
-        p, k = min(agreement, 0.999), self.length
+        known = agreement if isinstance(agreement, Agreement) else Agreement(agreement)
+        passes = passes or PassCosts.assumed(batch)
         if self.wave:
-            cost = self._wave_cost(num_loops, p, passes or PassCosts.assumed(batch), beginning + readout)
+            cost = self._wave_cost(num_loops, min(known.right, 0.999), passes, beginning + readout)
             return (beginning + num_loops + readout) / cost
-        made = (1 - p**k) / (1 - p)
-        together = (passes or PassCosts.assumed(batch)).of(k)
-        cost = k * (beginning + self.loops) + (k - 1) * readout + (num_loops - self.loops + readout) * together
+        drafts, made = self._round(known)
+        cost = (1 + drafts) * (beginning + self.loops) + drafts * readout
+        cost += (num_loops - self.loops + readout) * passes.of(1 + drafts)
         return made * (beginning + num_loops + readout) / cost
+
+    def _round(self, known: "Agreement") -> tuple[float, float]:
+        """How many tokens a round drafts, and how many it makes: one draft follows another, where that is asked for, while it
+        is sure; a token is made while all before it were right."""
+        right, going_on = (known.both, known.sure) if self.sure else (known.right, 1.0)
+        drafts = range(self.length - 1)
+        return sum(going_on**index for index in drafts), 1 + known.right * sum(right**index for index in drafts)
 
     def _wave_cost(self, num_loops: int, p: float, passes: PassCosts, gate: float) -> float:
         """What a token of a wave costs, in loops over one token.
@@ -145,10 +175,30 @@ def _costs(model: LoopedModel) -> tuple[float, float]:
     return prelude / loop_layers, (coda * layer + config.vocab_size * width) / (loop_layers * layer)
 
 
-_agreements: "WeakKeyDictionary[LoopedModel, dict[tuple[int, tuple[int, ...]], list[float]]]" = WeakKeyDictionary()
+@dataclass
+class Agreement:
+    """How often drafts by some loops were right, were sure, and were both, in so many that were seen."""
+
+    right: float
+    sure: float = 1.0
+    both: float = -1.0  # as `right`, where it is not given
+    seen: float = WEIGHT
+
+    def __post_init__(self) -> None:
+        self.both = self.right if self.both < 0 else self.both
+
+    def add(self, right: bool, sure: bool) -> None:
+        """One more draft was seen, after right ones."""
+        self.seen = min(self.seen + 1, LATELY)
+        for name, found in (("right", right), ("sure", sure), ("both", right and sure)):
+            share = getattr(self, name)
+            setattr(self, name, share + (found - share) / self.seen)
 
 
-def _known(model: LoopedModel) -> dict[tuple[int, tuple[int, ...]], list[float]]:
+_agreements: "WeakKeyDictionary[LoopedModel, dict[tuple[int, tuple[int, ...]], list[Agreement]]]" = WeakKeyDictionary()
+
+
+def _known(model: LoopedModel) -> dict[tuple[int, tuple[int, ...]], list[Agreement]]:
     return _agreements.setdefault(model, {})
 
 
@@ -179,9 +229,13 @@ class Probe:
         latents = torch.stack([torch.cat(each) for each in self.latents.values()])  # [loops, time, width]
         ids = torch.cat(self.read_ids).expand(len(latents), -1) if self.read_ids else None
         read = self.model.read_latents(latents, ids)[:, -len(self.written) :]
-        agreed = self.model.head(read).argmax(dim=-1) == torch.tensor(self.written, device=read.device)  # [loops, written]
-        chances = (agreed.sum(dim=1) + WEIGHT * USUAL) / (len(self.written) + WEIGHT)
-        _known(self.model)[self.num_loops, tuple(self.latents)] = chances.tolist()
+        chance, named = wide(self.model.head(read)).softmax(dim=-1).max(dim=-1)  # [loops, written]
+        right, sure = named == torch.tensor(self.written, device=read.device), chance >= SURE
+        found = [Agreement(USUAL, USUAL, USUAL) for _ in self.latents]
+        for each, *told in zip(found, right.tolist(), sure.tolist(), strict=True):
+            for pair in zip(*told, strict=True):
+                each.add(*pair)
+        _known(self.model)[self.num_loops, tuple(self.latents)] = found
         return True
 
 
@@ -210,12 +264,16 @@ class DraftReport:
         return self.emitted / self.row_rounds if self.row_rounds else 0.0
 
 
+Times = deque[tuple[float, int]]  # seconds, and the tokens that were made in them
+
+
 @dataclass
 class RoundPace:
     """How far to draft next: not at all while too few drafts are accepted to pay for the rounds.
 
     Whether drafts are accepted is tried by rounds of two tokens, which cost little; two in a row that were accepted are
-    followed by rounds of the full length. What fails is left alone for a while, each time for longer.
+    followed by rounds of the full length. What fails is left alone for a while, each time for longer. A pace that is `clocked`
+    also knows what tokens took with drafts and without: it begins by plain passes, and drafts only while that is faster.
     """
 
     length: int  # tokens of a full round
@@ -225,43 +283,66 @@ class RoundPace:
     recent: float = 0.0  # tokens of the last full rounds, a running mean
     wait: int = 0  # plain passes until the next trial
     pause: int = 32
+    clocked: bool = False
+    passes: Times = field(default_factory=lambda: deque(maxlen=CLOCKED))  # plain
+    rounds: Times = field(default_factory=lambda: deque(maxlen=2 * CLOCKED))  # drafted
 
     def next(self) -> int:
         """Tokens of the next round; 1: nothing is drafted."""
         if self.wait > 0:
             self.wait -= 1
             return 1
+        if self.clocked and self.trusted and len(self.passes) < FIRST:
+            return 1
         return self.length if self.trusted else TRIAL
 
-    def saw(self, made: float) -> None:
-        """A round of the length that `next` told gave so many tokens to a row, on average."""
+    def saw(self, made: float, drafted: int | None = None) -> None:
+        """A round of the length that `next` told, or one that ended by itself after `drafted` tokens, gave so many to a row, on
+        average."""
         if not self.trusted:
             self.passed = self.passed + 1 if made > (1 + TRIAL) / 2 else 0
             self.trusted, self.recent = self.passed == 2, float(self.length)
             if self.passed == 0:
                 self._rest()
             return
+        if drafted is not None:  # as a full round must give `break_even`, a shorter one must give less
+            made *= self.break_even / (1 + (self.break_even - 1) * (drafted - 1) / (self.length - 1))
         self.recent = 0.7 * self.recent + 0.3 * made
         if self.recent < self.break_even:
             self.trusted, self.passed = False, 0
             self._rest()
-        elif made >= self.length:
+        elif made >= self.length and not self.clocked:
             self.pause = 32
+
+    def took(self, seconds: float, tokens: int, drafted: bool) -> None:
+        """A plain pass, or a round of the full length, took so long and gave so many tokens, of all rows."""
+        (self.rounds if drafted else self.passes).append((seconds, tokens))
+        if drafted and self.trusted and len(self.rounds) >= CLOCKED and self.passes:
+            plain = median(spent / made for spent, made in self.passes)
+            if sum(spent for spent, _ in self.rounds) <= plain * sum(made for _, made in self.rounds):
+                self.pause = 32
+                return
+            self.rounds.clear()
+            self.trusted, self.passed = False, 0
+            self._rest()
 
     def _rest(self) -> None:
         self.wait, self.pause = self.pause, min(2 * self.pause, 1024)
 
 
-_paces: "WeakKeyDictionary[LoopedModel, dict[tuple[int, int, int, int], RoundPace]]" = WeakKeyDictionary()
+_paces: "WeakKeyDictionary[LoopedModel, dict[tuple[int, DraftPlan, int], RoundPace]]" = WeakKeyDictionary()
 
 
 def pace_of(model: LoopedModel, num_loops: int, plan: DraftPlan, batch: int) -> RoundPace:
     """What earlier texts taught about drafting with this model; a plan chosen by rule starts from what the rule expects."""
-    known, key = _paces.setdefault(model, {}), (num_loops, plan.loops, plan.length, alike(batch))
+    known, key = _paces.setdefault(model, {}), (num_loops, replace(plan, expected=None), alike(batch))
     if key not in known:
         pace = RoundPace(plan.length, plan.length / plan.gain(model, num_loops, 1.0, batch, pass_costs(model, batch)))
         if plan.expected is not None:
             pace.trusted, pace.recent = plan.expected > CLEAR, float(plan.length)
+            pace.clocked = model.device.type == "cpu"
+            others = [each.passes for (_, _, rows), each in known.items() if rows == alike(batch)]
+            pace.passes = others[0] if others else pace.passes  # what a plain pass takes does not depend on the plan
             pace.wait = 0 if pace.trusted else pace.pause
         known[key] = pace
     return known[key]

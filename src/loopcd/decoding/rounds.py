@@ -18,7 +18,9 @@ choices that were nearer than `NEAR`, and `loopcd bench --what exact` compares w
 """
 
 import math
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,9 +28,10 @@ import torch
 from torch import Tensor
 
 from loopcd.decoding.bans import Ruled, nothing_left, rule_out
-from loopcd.decoding.draft import TRIAL, DraftReport, Probe, RoundPace, SelfDraft, pace_of
+from loopcd.decoding.draft import SURE, TRIAL, Agreement, DraftReport, Probe, RoundPace, SelfDraft, pace_of
 from loopcd.decoding.loop import Job, Step, pick, prefill
-from loopcd.decoding.narrowing import Narrowing, without_ended
+from loopcd.decoding.narrowing import CHEAP, WORTH, Narrowing, closed_up, without_ended
+from loopcd.decoding.passes import alike
 from loopcd.decoding.reader import Reader, Reading
 from loopcd.decoding.scoring import ContrastScorer, PlainScorer, Scorer, Scores
 from loopcd.decoding.texts import Stopper
@@ -76,8 +79,9 @@ def drafted_steps(method: "Method", draft: SelfDraft, job: Job, reports: list[Dr
         while any(rounds.going):
             rounds.narrow()
             length = min(rounds.next(), rounds.stopper.remaining(rounds.going), reader.model.max_context - reader.cache.length)
-            made = rounds.drafted(length) if length > 1 else rounds.plain(rounds.read())
-            yield from map(rounds.widened, made)
+            with rounds.timed(length):
+                made = rounds.drafted(length) if length > 1 else rounds.plain(rounds.read())
+                yield from map(rounds.widened, made)
     finally:
         rounds.level()
 
@@ -94,7 +98,11 @@ class Rounds:
         self.held: dict[int, int] = {}  # columns of rows that have ended which hold their text, by row of the job
         self.narrowing = Narrowing(reader.cache, len(self.going), job.cache is not None)
         self.longest = 0  # tokens of the longest text that has left
+        self.made = 0  # tokens, of all rows
         self.report = DraftReport(0, 0)
+        self.sure = False  # whether rounds end with the first draft that is not sure
+        self.sures: list[bool] = []  # which drafts of the round were
+        self.learned: Agreement | None = None  # what is known of drafts, of a single text by rule
         self.pace: RoundPace | None = None  # None while there is no plan
         self.probe: Probe | None = None
         if reader.num_loops > 1 or draft.loops is not None:
@@ -106,8 +114,10 @@ class Rounds:
         model, num_loops, batch = self.reader.model, self.reader.num_loops, len(self.going)
         plan = self.draft.plan(model, num_loops, batch)
         if plan is not None:
-            self.report.loops, self.report.length = plan.loops, plan.length
+            self.report.loops, self.report.length, self.sure = plan.loops, plan.length, plan.sure
             self.pace = pace_of(model, num_loops, plan, batch)
+            alone = batch == 1 and model.device.type == "cpu"
+            self.learned = self.draft.agreement(model, num_loops, plan.loops) if alone else None
 
     def next(self) -> int:
         """Tokens of the next round, 1 where nothing is to be drafted."""
@@ -115,21 +125,32 @@ class Rounds:
             return 1
         return self.pace.next() if self.draft.fallback else self.report.length
 
+    @contextmanager
+    def timed(self, length: int) -> Iterator[None]:
+        """Let the pace know what a token took, where a thread's clock tells; rounds that only try teach nothing."""
+        made, began = self.made, time.thread_time()
+        yield
+        pace, spent = self.pace, time.thread_time() - began
+        if pace is not None and pace.clocked and length in (1, pace.length) and self.made > made:
+            pace.took(spent, self.made - made, drafted=length > 1)
+
     def narrow(self) -> None:
-        """Go on without the rows that have ended, where they are many."""
+        """Go on without the rows that have ended: at once where the others stay in their places, else where they are many."""
         staying = [row for row, going in enumerate(self.going) if going]
-        if not self.narrowing.worth(len(staying)) or self.job.sampling.parts[0]:
+        share = WORTH if self.narrowing.kept else CHEAP
+        if not self.narrowing.worth(len(staying), share) or self.job.sampling.parts[0]:
             return
         ended = [row for row, going in enumerate(self.going) if not going]
+        staying = staying if self.narrowing.kept else closed_up(staying)
         lengths = [self.held[int(row)] for row in self.narrowing.rows[ended]]
-        self.longest = max(self.longest, *(len(self.stopper.texts[row]) for row in ended))
+        before, self.longest = len(self.going), max(self.longest, *(len(self.stopper.texts[row]) for row in ended))
         self.narrowing.leave(torch.tensor(staying), torch.tensor(ended), torch.tensor(lengths))
         self.going, self.pending = [True] * len(staying), [self.pending[row] for row in staying]
         self.stopper.texts = [self.stopper.texts[row] for row in staying]
         self.job = replace(self.job, sampling=without_ended(self.reader, self.job.sampling, staying))
         if self.probe is not None:
             self.probe.row = staying.index(self.probe.row)
-        elif self.pace is not None:
+        elif self.pace is not None and alike(before) != alike(len(staying)):
             self._plan()
 
     def widened(self, step: Step) -> Step:
@@ -165,10 +186,10 @@ class Rounds:
         if over or self.pace is not None:
             self.probe = None
 
-    def drafted(self, length: int) -> Iterator[Step]:
-        """Up to `length` tokens for each row."""
-        states, drafts = self._draft(length)
-        report, rows = self.report, sum(self.going)
+    def drafted(self, most: int) -> Iterator[Step]:
+        """Up to `most` tokens for each row."""
+        states, drafts = self._draft(most)
+        report, rows, length = self.report, sum(self.going), len(states)
         report.rounds += 1
         report.row_rounds += rows
         report.proposed += rows * (length - 1)
@@ -181,28 +202,34 @@ class Rounds:
         self._crop([length - count for count in counts])
         # a round that a text's end made shorter teaches nothing
         whole = [count for count, going in zip(counts, self.going, strict=True) if going]
-        if self.pace is not None and whole and length == (self.pace.length if self.pace.trusted else TRIAL):
-            self.pace.saw(sum(whole) / len(whole))
+        if self.pace is not None and whole and most == (self.pace.length if self.pace.trusted else TRIAL):
+            self.pace.saw(sum(whole) / len(whole), length)
 
-    def _draft(self, length: int) -> tuple[list[LoopState], list[Tensor]]:
-        """States of `length` tokens after the first loops, and the drafts [batch] that follow all but the last of them."""
+    def _draft(self, most: int) -> tuple[list[LoopState], list[Tensor]]:
+        """States of up to `most` tokens after the first loops, and the drafts [batch] that follow all but the last of them."""
         model, loops = self.reader.model, self.report.loops
         token, states, drafts = self.unread(), [], []
-        for index in range(length):
+        self.sures = []
+        while True:
             state = self.reader.begin(token)
             while state.loop < loops:
                 state = model.advance(state)
                 self.scorer.watch(state)
             states.append(state)
-            if index + 1 < length:
-                drafts.append(self.guess(state))
-                token = drafts[-1][:, None]
-        return states, drafts
+            if len(states) == most or (self.sure and self.sures and not self.sures[-1]):
+                return states, drafts
+            drafts.append(self.guess(state))
+            token = drafts[-1][:, None]
 
     def guess(self, state: LoopState) -> Tensor:
-        """[batch], the next tokens as the model names them if it is stopped here."""
+        """[batch], the next tokens as the model names them if it is stopped here; of a single text also whether it is sure."""
         model = self.reader.model
-        return model.head(model.readout(state, last=True)[:, -1]).argmax(dim=-1)
+        logits = model.head(model.readout(state, last=True)[:, -1])
+        if self.learned is None:
+            return logits.argmax(dim=-1)
+        chance, token = wide(logits).softmax(dim=-1).max(dim=-1)
+        self.sures.append(float(chance) >= SURE)
+        return token
 
     def _verify(self, states: list[LoopState], length: int) -> Reading:
         model = self.reader.model
@@ -262,9 +289,12 @@ class Rounds:
             yield self._step(reading, scores, index, chosen, taking, processed)
             for row in [row for row, wanted in enumerate(taking) if wanted]:
                 self.report.near_ties += near is not None and near[row][index]
+                self.made += 1
                 self.pending[row] = chosen[row]
                 self.going[row] = not self.stopper.add(row, chosen[row])
                 taking[row] = self.going[row] and index + 1 < length and chosen[row] == drafts[index][row]
+                if self.learned is not None and index + 1 < length:
+                    self.learned.add(chosen[row] == drafts[index][row], self.sures[index])
                 self.report.accepted += taking[row]
 
     def _told(self, reading: Reading, scores: Scores, plain: bool) -> tuple[list[list[int]] | None, list[list[int]] | None]:
