@@ -47,14 +47,24 @@ def test_an_evalplus_that_breaks_off(tmp_path: Path) -> None:
         grade("humaneval", [DOUBLE], [Program("HumanEval/9001", "b")], CodeSettings(python=python))
 
 
-def test_one_worker_that_fails_ends_the_others(tmp_path: Path) -> None:
-    """Else this would wait for the one that sleeps."""
-    python = fake_python(
-        tmp_path, 'read head; read line; case "$line" in *bad*) echo broken >&2; exit 1;; esac; exec sleep 900'
-    )
-    programs = [Program("HumanEval/9001", "good"), Program("HumanEval/9001", "bad")]
-    with pytest.raises(ValueError, match="ended early with 1 programs not graded"):
-        grade("humaneval", [DOUBLE], programs, CodeSettings(python=python, workers=2))
+def test_one_program_that_cannot_be_graded_ends_the_others(tmp_path: Path) -> None:
+    """Else this would wait for the one that never ends."""
+    endless = Program("HumanEval/9001", DOUBLE["prompt"] + "    import time\n    time.sleep(900)\n    return 0\n")
+    without_its_text = """sed 's/"text": "bad", //'"""
+    python = fake_python(tmp_path, f'{without_its_text} | exec {sys.executable} "$@"')
+    with pytest.raises(ValueError, match="ended early with 2 programs not graded: KeyError: 'text'"):
+        grade("humaneval", [DOUBLE], [endless, Program("HumanEval/9001", "bad")], CodeSettings(python=python, workers=2))
+
+
+def test_a_grading_that_is_broken_off_ends_the_grader(tmp_path: Path) -> None:
+    said = '{"index": 0, "base": "pass", "plus": "pass", "seconds": 1}'
+    python = fake_python(tmp_path, f"echo '{said}'; exec sleep 900")
+
+    def interrupted(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        grade("humaneval", [DOUBLE], [Program("HumanEval/9001", "a")], CodeSettings(python=python), progress=interrupted)
 
 
 def test_problems_must_be_evalpluss_and_there() -> None:

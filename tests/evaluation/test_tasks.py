@@ -15,6 +15,8 @@ from evaluation.fakes import PROTOCOL, gsm8k_folder, math500_folder, strategyqa_
 from loopcd.evaluation.data import KNOWN, halves, read_lines, subset
 from loopcd.evaluation.task import Task, TaskOptions
 from loopcd.evaluation.tasks import TASKS, make_task, steps
+from loopcd.evaluation.tasks.gsm8k import FILES
+from loopcd.evaluation.tasks.harness import load_definition
 from loopcd.evaluation.tasks.strategyqa import EXEMPLARS, answer_of
 
 
@@ -135,9 +137,11 @@ def test_lm_evals_gsm8k_tricky_answers(hashes: Task, place: int, text: str, stri
     assert graded(hashes, text, place) == {"strict": strict, "flex": flex}
 
 
-def test_prompts_of_gsm8k_lm_eval_are_lm_evals(hashes: Task) -> None:
+def test_prompts_of_gsm8k_lm_eval_are_lm_evals(hashes: Task, tmp_path: Path) -> None:
     """The same as lm-eval builds when it runs the task itself: three shots of the training split, its seed."""
-    definition = hashes.definition  # pyright: ignore[reportAttributeAccessIssue]
+    data = gsm8k_folder(tmp_path)
+    splits = {split: read_lines(data, FILES[split])[0] for split in ("train", "test")}
+    definition = load_definition("gsm8k/gsm8k.yaml", 3, splits)
     definition.set_fewshot_seed(1234)
     definition.build_all_requests()
     assert [item.prompt for item in hashes.items] == [request.args[0] for request in definition.instances]

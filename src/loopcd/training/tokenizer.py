@@ -12,7 +12,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from loopcd.evaluation.tasks import steps
-from loopcd.evaluation.tasks.steps.draw import DAYS
+from loopcd.evaluation.tasks.steps.families import DAYS
 
 END, PADDING = "<|end|>", "<|pad|>"
 PIECE = r" ?[A-Za-z]+| ?[0-9]| ?[^\sA-Za-z0-9]+|\s"

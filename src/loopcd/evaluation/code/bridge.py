@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,14 +17,12 @@ from loopcd.evaluation.code.isolation.limits import Limits
 from loopcd.evaluation.code.isolation.scratch import remove
 
 Dataset = Literal["humaneval", "mbpp"]
-OVERRIDE = {"humaneval": "HUMANEVAL_OVERRIDE_PATH", "mbpp": "MBPP_OVERRIDE_PATH"}
 NEEDS_CONSENT = (
     "this task runs programs that a model wrote, and nobody has read them: say --allow-code-execution to allow it. "
     "Each is shut in, as far as this system allows, with limits on time, memory, processes and disk; "
     "which isolation is in force, and which files it leaves open, is printed"
 )
 _NEEDED = ("task_id", "prompt", "entry_point", "canonical_solution", "base_input", "plus_input", "atol")
-_HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -98,32 +95,7 @@ class Grading:
 
 def check(dataset: Dataset, settings: CodeSettings) -> Grading:
     """Whether programs could be run: EvalPlus is there, and an isolation that is enough. Runs no program."""
-    shared = _Shared(lambda done, total: None, 0)
-    with _folder() as folder, _Problems([]) as data:
-        _run_shard(_Shard(dataset, data, folder, 0, settings), (), (), shared)
-    return shared.grading()
-
-
-def download(dataset: Dataset, settings: CodeSettings) -> Path:
-    """The data file of EvalPlus's release, fetched by EvalPlus itself into a cache folder of ours."""
-    name = {"humaneval": "humaneval._ready_human_eval_plus_path", "mbpp": "mbpp._ready_mbpp_plus_path"}[dataset]
-    module, function = name.split(".")
-    code = f"import sys; from evalplus.data.{module} import {function} as ready; sys.stderr.write(ready())"
-    environment = {key: value for key, value in os.environ.items() if key not in OVERRIDE.values()}
-    run = subprocess.run(
-        [settings.interpreter, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**environment, "XDG_CACHE_HOME": str(cache_folder())},
-    )
-    path = Path(run.stderr.strip().splitlines()[-1]) if run.stderr.strip() else Path()
-    if run.returncode != 0 or not path.is_file():
-        raise ValueError(f"the data of {dataset} could not be downloaded ({path}): give the folder of its file by --data DIR")
-    return path
-
-
-def cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "loopcd"
+    return grade(dataset, [], [], settings)
 
 
 def grade(
@@ -135,72 +107,89 @@ def grade(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Grading:
     """Run every program on its problem's tests. `problems` are records of EvalPlus's file, at least those that are needed."""
-    workers = settings.at_a_time
-    unknown = {program.task_id for program in programs} - {problem.get("task_id") for problem in problems}
-    if unknown:
-        raise ValueError(f"a program for {min(unknown)}, which is none of the {len(problems)} problems")
-    shards = [range(start, len(programs), workers) for start in range(min(workers, len(programs)))]
-    shared = _Shared(progress, len(programs))
-    with _folder() as folder, _Problems(problems) as data, ThreadPoolExecutor(max(1, len(shards))) as pool:
-        work = [
-            pool.submit(_run_shard, _Shard(dataset, data, folder, number, settings), programs, shard, shared)
-            for number, shard in enumerate(shards)
-        ]
-        try:
-            for each in as_completed(work):
-                each.result()
-        except BaseException:  # the pool waits for its threads: what they wait for must end
-            shared.stop()
-            raise
-    return shared.grading()
+    found: dict[str, Any] = {}
+    verdicts: dict[int, ProgramVerdict] = {}
+    # The problems' file has no name: whoever is not handed it open cannot find the answers there.
+    with tempfile.TemporaryFile() as data, tempfile.TemporaryFile("w+") as requests, tempfile.TemporaryFile("w+") as errors:
+        head = {"dataset": dataset, "data": data.fileno(), "level": settings.level, "weak": settings.weak}
+        head |= {"limits": asdict(settings.limits), "workers": settings.at_a_time}
+        _write_requests(requests, head, programs, _write_problems(data, problems))
+        with _grader(settings, requests, errors, data.fileno()) as process:
+            for line in process.stdout or ():
+                said = json.loads(line)
+                if "error" in said:
+                    raise ValueError(said["error"])
+                if "index" in said:
+                    verdicts[said["index"]] = ProgramVerdict(said["base"], said["plus"], said["seconds"])
+                    progress(len(verdicts), len(programs))
+                elif said["enough"] or settings.weak:
+                    found = said
+                else:
+                    raise ValueError(_too_weak(said["isolation"]))
+        missing = len(programs) - len(verdicts)
+        if missing or not found or process.returncode != 0:
+            errors.seek(0)
+            raise ValueError(_what_went_wrong(settings.interpreter, errors.read(), missing))
+    in_order = tuple(verdicts[index] for index in range(len(programs)))
+    return Grading(found["level"], found["isolation"], found["versions"], in_order)
+
+
+def _write_problems(file: IO[bytes], problems: Sequence[dict[str, Any]]) -> dict[str, tuple[int, int]]:
+    """Where each is in the file, by task_id: offset and length."""
+    places = {}
+    for problem in problems:
+        missing = [key for key in _NEEDED if key not in problem]
+        if missing:
+            raise ValueError(f"the problem {problem.get('task_id', '?')} has no {', '.join(missing)}: is it EvalPlus's data?")
+        line = json.dumps(problem).encode()
+        places[problem["task_id"]] = file.tell(), len(line)
+        file.write(line)
+    file.flush()
+    return places
+
+
+def _write_requests(
+    file: IO[str], head: dict[str, Any], programs: Sequence[Program], places: dict[str, tuple[int, int]]
+) -> None:
+    file.write(json.dumps(head) + "\n")
+    for index, program in enumerate(programs):
+        if program.task_id not in places:
+            raise ValueError(f"a program for {program.task_id}, which is none of the {len(places)} problems")
+        file.write(json.dumps({"index": index, **asdict(program), "place": places[program.task_id]}) + "\n")
+    file.seek(0)
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
-    """A program that runs as another user may have its own folder in it, so the way there is open."""
+def _grader(settings: CodeSettings, requests: IO[str], errors: IO[str], data: int) -> Iterator[subprocess.Popen[str]]:
+    """At work in a folder of its own. A program that runs as another user may have its own in it, so the way there is open."""
     folder = Path(tempfile.mkdtemp(prefix="loopcd-evalplus-"))
     folder.chmod(0o711)
+    environment = {  # nothing of ours: a program has no use for our tokens and paths
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "LANG": "C.UTF-8",
+        "PYTHONPATH": str(Path(__file__).parent),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    files: dict[str, Any] = {"stdin": requests, "stdout": subprocess.PIPE, "stderr": errors, "pass_fds": [data]}
+    command = [settings.interpreter, "-m", "isolation.grader"]
     try:
-        yield folder
+        with _named_interpreter(settings):
+            process = subprocess.Popen(command, text=True, cwd="/", env=environment, **files)
+        with process:
+            try:
+                yield process
+            except BaseException:
+                process.kill()  # its programs end with it
+                raise
     finally:
         with suppress(Exception):  # whatever a program left there is no reason to lose the verdicts
             remove(folder)
-
-
-@dataclass
-class _Shared:
-    """What the workers' threads bring together."""
-
-    progress: Callable[[int, int], None]
-    total: int
-    level: str = ""
-    isolation: str = ""
-    versions: str = ""
-    verdicts: dict[int, ProgramVerdict] = field(default_factory=dict)
-    processes: list[subprocess.Popen[str]] = field(default_factory=list)
-    stopped: bool = False
-
-    def stop(self) -> None:
-        self.stopped = True
-        for process in self.processes:
-            process.kill()
-
-    def grading(self) -> Grading:
-        verdicts = tuple(self.verdicts[index] for index in range(self.total))
-        return Grading(self.level, self.isolation, self.versions, verdicts)
-
-    def take(self, line: str, weak: bool) -> None:
-        said = json.loads(line)
-        if "error" in said:
-            raise ValueError(said["error"])
-        if "isolation" in said:
-            if not said["enough"] and not weak:
-                raise ValueError(_too_weak(said["isolation"]))
-            if not self.isolation:
-                self.level, self.isolation, self.versions = said["level"], said["isolation"], said["versions"]
-            return
-        self.verdicts[said["index"]] = ProgramVerdict(said["base"], said["plus"], said["seconds"])
-        self.progress(len(self.verdicts), self.total)
 
 
 def _too_weak(isolation: str) -> str:
@@ -210,107 +199,48 @@ def _too_weak(isolation: str) -> str:
     )
 
 
-class _Problems:
-    """The problems' records in a file without a name: whoever is not handed it open cannot find the answers there."""
-
-    def __init__(self, problems: Sequence[dict[str, Any]]) -> None:
-        self.file = tempfile.TemporaryFile()  # noqa: SIM115
-        self.places: dict[str, tuple[int, int]] = {}  # offset and length, by task_id
-        for problem in problems:
-            missing = [key for key in _NEEDED if key not in problem]
-            if missing:
-                raise ValueError(
-                    f"the problem {problem.get('task_id', '?')} has no {', '.join(missing)}: is it EvalPlus's data?"
-                )
-            line = json.dumps(problem).encode()
-            self.places[problem["task_id"]] = self.file.tell(), len(line)
-            self.file.write(line)
-        self.file.flush()
-
-    def __enter__(self) -> _Problems:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
-
-
-@dataclass(frozen=True)
-class _Shard:
-    """One interpreter with EvalPlus at work."""
-
-    dataset: Dataset
-    data: _Problems
-    folder: Path
-    number: int
-    settings: CodeSettings
-
-    def environment(self) -> dict[str, str]:
-        """Nothing of ours: a program has no use for our tokens and paths."""
-        return {
-            "PATH": "/usr/bin:/bin",
-            "HOME": str(self.folder),
-            "TMPDIR": str(self.folder),
-            "XDG_CACHE_HOME": str(self.folder / "cache"),
-            "LANG": "C.UTF-8",
-            "PYTHONPATH": str(_HERE),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "OMP_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
-        }
-
-    def write_requests(self, programs: Sequence[Program], chosen: Sequence[int], file: IO[str]) -> None:
-        head = {
-            "dataset": self.dataset,
-            "data": self.data.file.fileno(),
-            "level": self.settings.level,
-            "weak": self.settings.weak,
-            "limits": asdict(self.settings.limits),
-        }
-        file.write(json.dumps(head) + "\n")
-        for index in chosen:
-            request = {"index": index, **asdict(programs[index]), "place": self.data.places[programs[index].task_id]}
-            file.write(json.dumps(request) + "\n")
-        file.seek(0)
-
-
-def _run_shard(shard: _Shard, programs: Sequence[Program], chosen: Sequence[int], shared: _Shared) -> None:
-    errors = shard.folder / f"errors-{shard.number}.txt"
-    errors.touch(mode=0o600)
-    command = [shard.settings.interpreter, "-m", "isolation.grader"]
-    with tempfile.TemporaryFile("w+") as requests, errors.open("w") as error_file:
-        shard.write_requests(programs, chosen, requests)
-        try:
-            process = subprocess.Popen(
-                command,
-                stdin=requests,
-                stdout=subprocess.PIPE,
-                stderr=error_file,
-                text=True,
-                cwd="/",
-                env=shard.environment(),
-                pass_fds=[shard.data.file.fileno()],
-            )
-        except OSError as error:
-            raise ValueError(
-                f"{command[0]} cannot be run ({error}): --evalplus-python names an interpreter with EvalPlus"
-            ) from error
-        shared.processes.append(process)
-        try:
-            if shared.stopped:
-                process.kill()
-            with process:
-                for line in process.stdout or ():
-                    shared.take(line, shard.settings.weak)
-        finally:
-            process.kill()
-    missing = [index for index in chosen if index not in shared.verdicts]
-    if missing or process.returncode != 0:
-        raise ValueError(_what_went_wrong(command[0], errors.read_text(), len(missing)))
-
-
 def _what_went_wrong(python: str, errors: str, missing: int) -> str:
     if "No module named 'evalplus'" in errors or "PackageNotFoundError" in errors:
         return f"{python} has no EvalPlus: pip install 'loopcd[code]', or name an interpreter that has it by --evalplus-python"
-    last = errors.strip().splitlines()[-1] if errors.strip() else "it said nothing"
-    return f"EvalPlus, run by {python}, ended early with {missing} programs not graded: {last}"
+    return f"EvalPlus, run by {python}, ended early with {missing} programs not graded: {last_line(errors)}"
+
+
+def last_line(errors: str) -> str:
+    return errors.strip().rpartition("\n")[2] or "it said nothing"
+
+
+# -- what else EvalPlus is asked for, without running a program ---------------------------------------------------------
+
+
+@contextmanager
+def _named_interpreter(settings: CodeSettings) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(
+            f"{settings.interpreter} cannot be run ({error}): --evalplus-python names an interpreter with EvalPlus"
+        ) from error
+
+
+def run_python(code: str, settings: CodeSettings, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A few lines of ours, by the interpreter that has EvalPlus."""
+    command = [settings.interpreter, "-c", code]
+    with _named_interpreter(settings):
+        return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False, **options)
+
+
+def download(dataset: Dataset, settings: CodeSettings) -> Path:
+    """The data file of EvalPlus's release, fetched by EvalPlus itself into a cache folder of ours."""
+    function = {"humaneval": "_ready_human_eval_plus_path", "mbpp": "_ready_mbpp_plus_path"}[dataset]
+    code = f"import sys; from evalplus.data.{dataset} import {function} as ready; sys.stderr.write(ready())"
+    overrides = ("HUMANEVAL_OVERRIDE_PATH", "MBPP_OVERRIDE_PATH")  # they would name another file
+    environment = {key: value for key, value in os.environ.items() if key not in overrides}
+    run = run_python(code, settings, env={**environment, "XDG_CACHE_HOME": str(cache_folder())})
+    path = Path(last_line(run.stderr))
+    if run.returncode != 0 or not path.is_file():
+        raise ValueError(f"the data of {dataset} could not be downloaded ({path}): give the folder of its file by --data DIR")
+    return path
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "loopcd"

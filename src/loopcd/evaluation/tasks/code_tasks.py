@@ -9,25 +9,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from loopcd.decoding.texts import trim
-from loopcd.evaluation.code.bridge import (
-    NEEDS_CONSENT,
-    CodeSettings,
-    Dataset,
-    Grading,
-    Program,
-    cache_folder,
-    check,
-    download,
-    grade,
-)
+from loopcd.evaluation.code import bridge
+from loopcd.evaluation.code.bridge import NEEDS_CONSENT, CodeSettings, Dataset, Grading, Program, ProgramVerdict
 from loopcd.evaluation.data import DataFile, read_lines
 from loopcd.evaluation.task import Ceiling, Chat, Grades, Item, TaskOptions, limited, tuning_half
 from loopcd.tracing.writing import write_whole
@@ -64,15 +54,34 @@ class CodeTask:
             Program(item.id, trim(text, self.stop)[0].replace("\t", TAB), before=item.document["prompt"])
             for item, text in zip(items, texts, strict=True)
         ]
-        return [verdict.grades() for verdict in self._run([item.document for item in items], programs).verdicts]
+        return [verdict.grades() for verdict in self._run(items, programs)]
 
     def ceiling(self) -> Ceiling:
-        versions = self._allowed().versions
-        return ceiling(self.name, [item.document for item in self.items], self.file.sha256, versions, self._run)
+        """How many reference solutions pass, by the same road as a model's programs.
 
-    def _run(self, problems: Sequence[dict[str, Any]], programs: Sequence[Program]) -> Grading:
+        It is below all: EvalPlus 0.3.1 can never pass HumanEval/32, and some of MBPP+ run into its time limits on a busy
+        machine. What passed on this machine is kept, so that it is found out once.
+        """
+        of = f"{self.name}-{self.file.sha256[:12]}-{self._allowed().versions.replace(' ', '-')}"
+        path = bridge.cache_folder() / "gold" / f"{of}-each.json"
+        known: dict[str, list[bool]] = {}
+        with suppress(OSError, ValueError):
+            known = json.loads(path.read_text())
+        new = [item for item in self.items if item.id not in known]
+        if new:
+            programs = [Program(item.id, item.document["prompt"] + item.document["canonical_solution"]) for item in new]
+            known |= {item.id: list(verdict.passed) for item, verdict in zip(new, self._run(new, programs), strict=True)}
+            path.parent.mkdir(parents=True, exist_ok=True)
+            own = path.with_suffix(f".{os.getpid()}")  # two runs at a time may write it
+            write_whole(own, json.dumps(known, indent=1)).replace(path)
+        passed = {item.id: known[item.id] for item in self.items}
+        counts = {metric: sum(both[place] for both in passed.values()) for place, metric in enumerate(self.metrics)}
+        return Ceiling(counts, len(self.items), tuple(name for name, both in passed.items() if not all(both)))
+
+    def _run(self, items: Sequence[Item], programs: Sequence[Program]) -> tuple[ProgramVerdict, ...]:
         self._allowed()
-        return grade(self.name, problems, programs, self.settings, progress=show_progress)
+        problems = [item.document for item in items]
+        return bridge.grade(self.name, problems, programs, self.settings, progress=show_progress).verdicts
 
     def _allowed(self) -> Grading:
         if self.found is None:
@@ -98,15 +107,28 @@ class CodeTask:
 
 
 def make(name: Dataset, options: TaskOptions) -> CodeTask:
-    settings = options.code
+    settings, found, data = options.code, None, options.data
     if settings is None:
         raise ValueError(f"{name}: {NEEDS_CONSENT}")
-    found = None
     if options.graded:
-        found = check(name, settings)  # now, not after hours of generating
+        found = bridge.check(name, settings)  # now, not after hours of generating
         sys.stderr.write(f"isolation in force: {found.isolation}; {settings.limits.describe()}\n")
-    problems, file = _problems(name, options.data, settings)
-    kept, part = tuning_half(_items(problems, options.chat, settings), options)
+    path = bridge.download(name, settings) if data is None else data / FILES[name]
+    problems, file = read_lines(path.parent, path.name)
+    prompts = [problem["prompt"] for problem in problems]
+    if options.chat is not None:
+        prompts = chat_prompts(prompts, options.chat, settings)
+    items = [
+        Item(
+            problem["task_id"],
+            prompt,
+            f"whatever passes the tests of {problem['entry_point']}",
+            problem,
+            solution=problem["canonical_solution"],
+        )
+        for problem, prompt in zip(problems, prompts, strict=True)
+    ]
+    kept, part = tuning_half(items, options)
     return CodeTask(
         name,
         limited(kept, options),
@@ -120,66 +142,10 @@ def make(name: Dataset, options: TaskOptions) -> CodeTask:
     )
 
 
-def _problems(name: Dataset, data: Path | None, settings: CodeSettings) -> tuple[list[dict[str, Any]], DataFile]:
-    if data is not None:
-        return read_lines(data, FILES[name])
-    path = download(name, settings)
-    return read_lines(path.parent, path.name)
-
-
-def _items(problems: Sequence[dict[str, Any]], chat: Chat | None, settings: CodeSettings) -> list[Item]:
-    prompts = [problem["prompt"] for problem in problems]
-    if chat is not None:
-        prompts = chat_prompts(prompts, chat, settings)
-    return [
-        Item(
-            problem["task_id"],
-            prompt,
-            f"whatever passes the tests of {problem['entry_point']}",
-            problem,
-            solution=problem["canonical_solution"],
-        )
-        for problem, prompt in zip(problems, prompts, strict=True)
-    ]
-
-
 def show_progress(done: int, total: int) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\rrunning programs {done}/{total}" + ("\n" if done == total else ""))
         sys.stderr.flush()
-
-
-# -- the ceiling: how many reference solutions pass, by the same road as a model's programs
-#
-# It is below all: EvalPlus 0.3.1 can never pass HumanEval/32, and some of MBPP+ run into its time limits on a busy machine.
-# What passed on this machine is kept, so that it is found out once.
-
-RunPrograms = Callable[[Sequence[dict[str, Any]], Sequence[Program]], Grading]
-
-
-def ceiling(dataset: str, problems: Sequence[dict[str, Any]], data_hash: str, versions: str, run: RunPrograms) -> Ceiling:
-    """Of these problems; those that were not tried on this machine before are tried now."""
-    path = cache_folder() / "gold" / f"{dataset}-{data_hash[:12]}-{versions.replace(' ', '-')}-each.json"
-    known = _known(path)
-    new = [problem for problem in problems if problem["task_id"] not in known]
-    if new:
-        programs = [Program(problem["task_id"], problem["prompt"] + problem["canonical_solution"]) for problem in new]
-        verdicts = run(new, programs).verdicts
-        known |= {problem["task_id"]: list(verdict.passed) for problem, verdict in zip(new, verdicts, strict=True)}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        own = path.with_suffix(f".{os.getpid()}")  # two runs at a time may write it
-        write_whole(own, json.dumps(known, indent=1)).replace(path)
-    passed = [known[problem["task_id"]] for problem in problems]
-    failed = tuple(problem["task_id"] for problem, both in zip(problems, passed, strict=True) if not all(both))
-    counts = {"base": sum(base for base, _ in passed), "plus": sum(plus for _, plus in passed)}
-    return Ceiling(counts, len(passed), failed)
-
-
-def _known(path: Path) -> dict[str, list[bool]]:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
 
 
 # -- EvalPlus's chat prompts: its own function words the messages, in the interpreter that has it; our tokenizer renders them
@@ -210,33 +176,19 @@ json.dump({"messages": found, "mark": _MAGIC_SPLITTER_}, sys.stdout)
 
 def chat_prompts(problems: Sequence[str], chat: Chat, settings: CodeSettings) -> list[str]:
     """The prompt of each problem, which ends where the program is to begin."""
-    worded = _worded(problems, settings)
-    return [_rendered(chat, messages, worded["mark"]) for messages in worded["messages"]]
-
-
-def _rendered(chat: Chat, messages: list[dict[str, str]], mark: str) -> str:
-    before, found, _ = chat.render(messages).partition(mark)
-    if not found:
+    asked = json.dumps({"problems": problems, "instruction": INSTRUCTION, "response": RESPONSE})
+    run = bridge.run_python(_ASK, settings, input=asked)
+    if run.returncode != 0:
+        raise ValueError(
+            f"EvalPlus, run by {settings.interpreter}, could not word the chat prompts ({bridge.last_line(run.stderr)}): "
+            "pip install 'loopcd[code]', name an interpreter that has it by --evalplus-python, or say --no-chat for the "
+            "plain prompt"
+        )
+    worded = json.loads(run.stdout)
+    parted = [chat.render(messages).partition(worded["mark"]) for messages in worded["messages"]]
+    if not all(mark for _, mark, _ in parted):
         raise ValueError(
             f"the chat template of {chat.model} leaves out how the answer begins, so that EvalPlus's prompt cannot be made "
             "with it: say --no-chat for the plain prompt"
         )
-    return before
-
-
-def _worded(problems: Sequence[str], settings: CodeSettings) -> dict[str, Any]:
-    asked = json.dumps({"problems": list(problems), "instruction": INSTRUCTION, "response": RESPONSE})
-    command = [settings.interpreter, "-c", _ASK]
-    try:
-        run = subprocess.run(command, input=asked, capture_output=True, text=True, encoding="utf-8", check=False)
-    except OSError as error:
-        raise ValueError(
-            f"{settings.interpreter} cannot be run ({error}): --evalplus-python names an interpreter with EvalPlus"
-        ) from error
-    if run.returncode != 0:
-        last = run.stderr.strip().splitlines()[-1] if run.stderr.strip() else "it said nothing"
-        raise ValueError(
-            f"EvalPlus, run by {settings.interpreter}, could not word the chat prompts ({last}): pip install 'loopcd[code]', "
-            "name an interpreter that has it by --evalplus-python, or say --no-chat for the plain prompt"
-        )
-    return json.loads(run.stdout)
+    return [before for before, _, _ in parted]

@@ -6,20 +6,18 @@ shots, is `gsm8k-lm-eval`.
 
 from __future__ import annotations
 
-from loopcd.evaluation.data import DataFile, from_hub, read_lines, shuffled_rank
-from loopcd.evaluation.graders import THE_ANSWER_IS, flex_match, strict_match
-from loopcd.evaluation.task import Grades, Item, TaskOptions, limited
-from loopcd.evaluation.tasks.harness import HarnessTask, Records, load_definition, prompts_of, shipped_examples
-from loopcd.evaluation.tasks.questions import ReadTask
+from functools import partial
+
+from loopcd.evaluation.data import DataFile, shuffled_rank
+from loopcd.evaluation.graders import THE_ANSWER_IS
+from loopcd.evaluation.task import Item, TaskOptions, limited
+from loopcd.evaluation.tasks.harness import FEWSHOT_SEED, harness_task, load_definition, prompts_of, shipped_examples
+from loopcd.evaluation.tasks.questions import ReadTask, Records, read_number, read_records
 
 SHOTS = 3
 TUNING = 500  # problems of the training split that settings are chosen on
 FILES = {"train": "gsm8k_train.jsonl.gz", "test": "gsm8k_test.jsonl"}
 TEMPLATE = "Q: {question}\nA: {target}"
-
-
-def _read(text: str, gold: str) -> Grades:
-    return {"strict": strict_match(text, gold, THE_ANSWER_IS), "flex": flex_match(text, gold)}
 
 
 def make(name: str, options: TaskOptions) -> ReadTask:
@@ -47,7 +45,7 @@ def make(name: str, options: TaskOptions) -> ReadTask:
         stop=("\n\n", "Q:", "</s>"),
         marks=("Q:", "\nA:"),
         protocol="paper",
-        read=_read,
+        read=partial(read_number, conclusion=THE_ANSWER_IS),
         grader='the first "The answer is N." (strict), the last number (flex)',
         template=TEMPLATE,
         more={"examples": "the first of lm-eval's gsm8k_cot"},
@@ -56,9 +54,7 @@ def make(name: str, options: TaskOptions) -> ReadTask:
 
 def read_split(options: TaskOptions, split: str) -> tuple[Records, DataFile]:
     """The problems of "train" or "test"."""
-    if options.data is None:
-        return from_hub("openai/gsm8k", "main", split)
-    return read_lines(options.data, FILES[split])
+    return read_records(options, FILES[split], ("openai/gsm8k", "main", split))
 
 
 def tuning_split(train: Records) -> tuple[Records, Records]:
@@ -72,7 +68,7 @@ def tuning_split(train: Records) -> tuple[Records, Records]:
 READINGS = {"strict": ("strict-match", "exact_match"), "flex": ("flexible-extract", "exact_match")}
 
 
-def make_lm_evals(name: str, options: TaskOptions) -> HarnessTask:
+def make_lm_evals(name: str, options: TaskOptions) -> ReadTask:
     """lm-eval's own task, with three shots: answers end in `#### N`."""
     (train, train_file), (test, test_file) = read_split(options, "train"), read_split(options, "test")
     tuning = options.split == "tuning"
@@ -83,17 +79,19 @@ def make_lm_evals(name: str, options: TaskOptions) -> HarnessTask:
         Item(f"{name}/{'tuning' if tuning else 'test'}/{number}", prompt, document["answer"].rpartition("#### ")[2], document)
         for number, (document, prompt) in enumerate(prompts_of(definition, SHOTS))
     ]
-    return HarnessTask(
+    template = definition.config.doc_to_text
+    return harness_task(
+        definition,
+        READINGS,
         name=name,
         items=limited(made, options),
         max_new_tokens=options.max_new_tokens or 256,
         files=(test_file, train_file),
         split=f"{TUNING} problems of train, shots from the others" if tuning else "test, shots from train",
         shots=SHOTS,
-        metrics=tuple(READINGS),
         stop=tuple(definition.config.generation_kwargs["until"]),
         marks=("Question:", "Answer:"),
         protocol="lm-eval",
-        readings=READINGS,
-        definition=definition,
+        template=template if isinstance(template, str) else "lm-eval's doc_to_text",
+        more={"fewshot_seed": FEWSHOT_SEED},
     )

@@ -5,9 +5,9 @@ The prompt is lm-eval's but for one character: a newline, not a space, stands be
 
 from __future__ import annotations
 
-from loopcd.evaluation.data import from_hub, read_lines
 from loopcd.evaluation.task import Item, TaskOptions, limited, tuning_half
-from loopcd.evaluation.tasks.harness import HarnessTask, documents_of, load_definition, shipped_examples
+from loopcd.evaluation.tasks.harness import documents_of, harness_task, load_definition, shipped_examples
+from loopcd.evaluation.tasks.questions import ReadTask, read_records
 
 SHOTS = 4
 YAML = "minerva_math/minerva_math500.yaml"
@@ -15,11 +15,8 @@ READINGS = {"strict": ("none", "exact_match"), "flex": ("none", "math_verify")}
 TEMPLATE = "Problem:\n{problem}\n\nSolution:\n{solution}\n\n"
 
 
-def make(name: str, options: TaskOptions) -> HarnessTask:
-    if options.data is None:
-        records, file = from_hub("HuggingFaceH4/MATH-500", None, "test")
-    else:
-        records, file = read_lines(options.data, "math500.jsonl")
+def make(name: str, options: TaskOptions) -> ReadTask:
+    records, file = read_records(options, "math500.jsonl", ("HuggingFaceH4/MATH-500", None, "test"))
     wanted = [{"problem": record["problem"], "solution": record["solution"]} for record in records]
     definition = load_definition(YAML, SHOTS, {"test": wanted})
     shots = "".join(TEMPLATE.format(**example) for example in shipped_examples(YAML, SHOTS))
@@ -28,18 +25,17 @@ def make(name: str, options: TaskOptions) -> HarnessTask:
         for number, document in enumerate(documents_of(definition))
     ]
     kept, part = tuning_half(made, options)
-    return HarnessTask(
+    return harness_task(
+        definition,
+        READINGS,
         name=name,
         items=limited(kept, options),
         max_new_tokens=options.max_new_tokens or 512,
         files=(file,),
         split=f"{part} of test" if part else "test",
         shots=SHOTS,
-        metrics=tuple(READINGS),
         stop=("Problem:",),
         marks=("Problem:", "Solution:"),
         protocol="paper",
-        readings=READINGS,
-        definition=definition,
         template=TEMPLATE,
     )

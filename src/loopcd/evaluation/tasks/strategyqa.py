@@ -10,9 +10,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from loopcd.evaluation.data import DataFile, fingerprint, from_hub, read_lines
+from loopcd.evaluation.data import DataFile, fingerprint
 from loopcd.evaluation.task import Item, TaskOptions, limited, tuning_half
-from loopcd.evaluation.tasks.questions import ReadTask
+from loopcd.evaluation.tasks.questions import ReadTask, read_records
 
 EXEMPLARS = "strategyqa_6shot_cot_exemplars.json"
 FIELDS = ("question", "chain", "answer")
@@ -30,10 +30,7 @@ def answer_of(text: str) -> str | None:
 
 def make(name: str, options: TaskOptions) -> ReadTask:
     examples, source = read_exemplars(_exemplars(options))
-    if options.data is None:
-        records, file = from_hub("tasksource/strategy-qa", None, "train")
-    else:
-        records, file = read_lines(options.data, "strategyqa_train_2290.jsonl.gz")
+    records, file = read_records(options, "strategyqa_train_2290.jsonl.gz", ("tasksource/strategy-qa", None, "train"))
     made = [
         Item(
             f"{name}/{record['qid']}",
@@ -54,7 +51,7 @@ def make(name: str, options: TaskOptions) -> ReadTask:
         stop=("Q:", "\n\n##", "\n"),
         marks=("Q:", "\nA:"),
         protocol="paper",
-        read=lambda text, gold: {"accuracy": answer_of(text) == gold},
+        read=lambda text, item: {"accuracy": answer_of(text) == item.gold},
         grader='"thus, yes." anywhere, else what stands between the first "answer is" and the next full stop',
         template=TEMPLATE,
     )

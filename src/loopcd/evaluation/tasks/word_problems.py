@@ -5,17 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loopcd.evaluation.data import fingerprint_records
-from loopcd.evaluation.graders import flex_match, strict_match
-from loopcd.evaluation.task import Grades, Item, TaskOptions
+from loopcd.evaluation.task import Item, TaskOptions
 from loopcd.evaluation.tasks import steps
-from loopcd.evaluation.tasks.questions import ReadTask
+from loopcd.evaluation.tasks.questions import ReadTask, read_number
 
 ITEMS = 500  # where no limit is given; a limit may be larger, the generator does not end
 LONGEST_ANSWER = 112  # tokens; the longest worked answer of any variant is a little shorter
-
-
-def _read(text: str, gold: str | int) -> Grades:
-    return {"strict": strict_match(text, gold), "flex": flex_match(text, gold)}
 
 
 def make(name: str, options: TaskOptions) -> ReadTask:
@@ -38,7 +33,7 @@ def make(name: str, options: TaskOptions) -> ReadTask:
         stop=("Question:",),
         marks=("Question:", "Answer:"),
         protocol="loopcd",
-        read=_read,
+        read=read_number,
         grader="the number after #### (strict), the last number (flex), as in lm-eval's gsm8k",
         template="Question: {question}\nAnswer:",
     )

@@ -1,8 +1,8 @@
 """Grade programs by EvalPlus, each shut in by itself: `python -m isolation.grader`, run by the interpreter that has EvalPlus.
 
 Standard input: a JSON line with the settings, then one for each program. Standard output: a JSON line on the isolation in
-force, then one for each program. This process never reads the problems: a program's place is a copy of it. Beside each
-program's place a judge is started in another, and that one reads the problem from the open file that the settings name.
+force, then one for each program as it is graded. No process here reads the problems: a program's place is a copy of it. Beside
+each program's place a judge is started in another, and that one reads the problem from the open file that the settings name.
 """
 
 import json
@@ -10,6 +10,8 @@ import multiprocessing
 import os
 import platform
 import sys
+import traceback
+from functools import partial
 from importlib.metadata import version
 from types import ModuleType
 from typing import Any
@@ -17,8 +19,7 @@ from typing import Any
 from . import filter, kernel
 from .levels import Limited
 from .limits import Limits
-from .run import ProgramEnd, ProgramJob, Unavailable, run_together, strongest
-from .talk import open_talk
+from .run import ProgramEnd, Unavailable, run_together, strongest
 
 MOST_CHARACTERS = 200_000  # beyond this it is no program; EvalPlus would try every pair of its lines
 
@@ -32,18 +33,22 @@ def main() -> int:
     versions = f"EvalPlus {version('evalplus')} on Python {platform.python_version()}"
     try:
         level, refused = strongest(settings["level"])
-        in_force = {"level": level.name, "isolation": describe(level, refused), "enough": level.enough}
-        _say({**in_force, "versions": versions})
-        if not level.enough and not settings["weak"]:
-            return 1
-        limits = Limits(**settings["limits"])
-        for line in sys.stdin:
-            request = json.loads(line)
-            _say({"index": request["index"], **grade(settings["dataset"], settings["data"], request, level, limits)})
     except (Unavailable, OSError) as error:
-        _say({"error": f"programs cannot be shut in here: {error}"})
+        return _cannot(error)
+    in_force = {"level": level.name, "isolation": describe(level, refused), "enough": level.enough}
+    _say({**in_force, "versions": versions})
+    if not level.enough and not settings["weak"]:
         return 1
-    return 0
+    at_work = 0
+    for line in sys.stdin:
+        if at_work == settings.get("workers", 1):
+            at_work -= 1
+            if not _one_ended_well():
+                return 1  # the others end with us
+        if os.fork() == 0:
+            os._exit(_grade_apart(settings, line, level))
+        at_work += 1
+    return 0 if all(_one_ended_well() for _ in range(at_work)) else 1
 
 
 def _load_evalplus() -> None:
@@ -51,27 +56,45 @@ def _load_evalplus() -> None:
     stand_in: Any = ModuleType("datasets")
     stand_in.load_dataset = None
     sys.modules.setdefault("datasets", stand_in)
-    from . import contest, judge  # noqa: F401
+    from . import judge  # noqa: F401
+
+
+def _one_ended_well() -> bool:
+    return os.wait()[1] == 0
+
+
+def _grade_apart(settings: dict[str, Any], line: str, level: Limited) -> int:
+    """In a process of its own, so that several programs are graded at a time."""
+    try:
+        kernel.die_with_parent()
+        request = json.loads(line)
+        verdict = grade(settings["dataset"], settings["data"], request, level, Limits(**settings["limits"]))
+        _say({"index": request["index"], **verdict})
+    except (Unavailable, OSError) as error:
+        return _cannot(error)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
 
 
 def describe(level: Limited, refused: list[str]) -> str:
-    user = "" if os.getuid() != 0 or level.name == "limits" else ", a user that owns nothing"
+    user = ", a user that owns nothing" if os.getuid() == 0 and level.name == "namespaces" else ""
     calls = "no sockets, by a filter on system calls" if filter.available() else "no filter on system calls"
     above = "".join(f"; not available: {reason}" for reason in refused)
-    return f"{level.name} ({level.says}{user if level.name == 'namespaces' else ''}; {calls}){above}"
+    return f"{level.name} ({level.says}{user}; {calls}){above}"
 
 
 def grade(dataset: str, data: int, request: dict[str, Any], level: Limited, limits: Limits) -> dict[str, Any]:
     """EvalPlus's verdict on base and plus tests ("pass", "fail", "timeout"), "cheated", or how the program was ended."""
-    from .contest import contest
-    from .judge import judge
+    from .judge import Talk, contest, judge
 
     if len(request["text"]) > MOST_CHARACTERS:
         return {"base": "too long", "plus": "too long", "seconds": 0.0}
-    talk = open_talk()
-    judging = ProgramJob(judge(dataset, data, request["place"], limits, talk), (data, *talk.of_judge))
-    playing = ProgramJob(contest(request["text"], request["before"], limits, talk), talk.of_program)
-    judged, played = run_together([judging, playing], level, limits, (*talk.of_judge, *talk.of_program))
+    talk = Talk()
+    judging = partial(judge, dataset, data, request["place"], limits, talk)
+    playing = partial(contest, request["text"], request["before"], limits, talk)
+    judged, played = run_together([(judging, (data, *talk.of_judge)), (playing, talk.of_program)], level, limits)
     told = _verdicts(judged.output)
     verdict = {part: _word(told.get(part), judged, played) for part in ("base", "plus")}
     return {**verdict, "seconds": round(judged.seconds, 3)}
@@ -92,6 +115,11 @@ def _verdicts(output: bytes) -> dict[str, str]:
     except ValueError:
         return {}
     return {key: str(said[key])[:20] for key in ("base", "plus") if key in said} if isinstance(said, dict) else {}
+
+
+def _cannot(error: Exception) -> int:
+    _say({"error": f"programs cannot be shut in here: {error}"})
+    return 1
 
 
 def _say(what: dict[str, Any]) -> None:

@@ -2,7 +2,10 @@
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
+from typing import Any
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -11,15 +14,8 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND = 1, 2, 4, 32, 4096
 MS_REC, MS_PRIVATE = 16384, 1 << 18
 MNT_DETACH = 2
 
-_PDEATHSIG, _SET_DUMPABLE, _CAPBSET_DROP, _SET_SUBREAPER, _NO_NEW_PRIVS, _CAP_AMBIENT, _AMBIENT_CLEAR_ALL = (
-    1,
-    4,
-    24,
-    36,
-    38,
-    47,
-    4,
-)
+_PDEATHSIG, _SET_DUMPABLE, _CAPBSET_DROP, _SET_SUBREAPER = 1, 4, 24, 36
+_NO_NEW_PRIVS, _CAP_AMBIENT, _AMBIENT_CLEAR_ALL = 38, 47, 4
 _MOUNT_SETATTR = 442  # the same number on every architecture
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -31,61 +27,59 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _call(name: str, *arguments: object) -> int:
+def call(name: str, *arguments: Any) -> int:
+    """A function of the C library, given numbers, texts and structures."""
     function = getattr(_libc(), name, None)
     if function is None:
         raise OSError(f"this system's C library has no {name}")
-    result = function(*arguments)
+    result = function(*map(_in_c, arguments))
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")
     return result
 
 
-def system_call(number: int, *arguments: object) -> int:
-    """One that the C library has no function for."""
-    return _call("syscall", ctypes.c_long(number), *arguments)
-
-
-def unshare(flags: int) -> None:
-    _call("unshare", ctypes.c_int(flags))
+def _in_c(argument: Any) -> Any:
+    if isinstance(argument, int):
+        return ctypes.c_long(argument)  # as wide as a register, so that none of it is left to chance
+    return argument.encode() if isinstance(argument, str) else argument
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    _call("mount", source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode())
-
-
-def unmount(target: str) -> None:
-    """Take a tree of mounts away, also where something is still open in it."""
-    _call("umount2", target.encode(), MNT_DETACH)
-
-
-def pivot_root(new: str, old: str) -> None:
-    _call("pivot_root", new.encode(), old.encode())
+    call("mount", source, target, kind, flags, options)
 
 
 def make_read_only(target: str) -> None:
     """Nothing below this mount can be written, run as another user, or be a device."""
     attributes = (ctypes.c_uint64 * 4)(MS_RDONLY | MS_NOSUID | MS_NODEV, 0, 0, 0)
-    fd, flags = ctypes.c_int(_AT_FDCWD), ctypes.c_uint(_AT_RECURSIVE)
     try:
-        system_call(_MOUNT_SETATTR, fd, target.encode(), flags, attributes, ctypes.c_size_t(32))
+        call("syscall", _MOUNT_SETATTR, _AT_FDCWD, target, _AT_RECURSIVE, attributes, 32)
     except OSError:  # before Linux 5.12: this mount alone, with the flags that it must keep
         kept = os.statvfs(target).f_flag & ~(MS_REMOUNT | MS_BIND)
         mount("", target, flags=MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | kept)
 
 
 def prctl(option: int, *arguments: int) -> None:
-    _call("prctl", ctypes.c_int(option), *(ctypes.c_ulong(value) for value in (*arguments, 0, 0, 0, 0)[:4]))
+    call("prctl", option, *(*arguments, 0, 0, 0, 0)[:4])
 
 
 def die_with_parent() -> None:
     prctl(_PDEATHSIG, _SIGKILL)
 
 
-def close_to_others(closed: bool = True) -> None:
-    """Whether other processes of the same user are kept from this one's memory and open files. A new user is."""
-    prctl(_SET_DUMPABLE, 0 if closed else 1)
+def close_to_others() -> None:
+    """Other processes of the same user are kept from this one's memory and open files. A new user is."""
+    prctl(_SET_DUMPABLE, 0)
+
+
+@contextmanager
+def open_to_others() -> Iterator[None]:
+    """For a moment: else the files about this process are root's."""
+    prctl(_SET_DUMPABLE, 1)
+    try:
+        yield
+    finally:
+        close_to_others()
 
 
 def adopt_orphans() -> None:
@@ -99,13 +93,11 @@ def forbid_new_privileges() -> None:
 def forget_capability_bounds() -> None:
     """Take every capability away from all that this process will ever run; needs one of them itself."""
     prctl(_CAP_AMBIENT, _AMBIENT_CLEAR_ALL)
-    for capability in range(64):
-        try:
+    with suppress(OSError):  # past the kernel's last one
+        for capability in range(64):
             prctl(_CAPBSET_DROP, capability)
-        except OSError:
-            return  # past the kernel's last one
 
 
 def drop_capabilities() -> None:
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
-    _call("capset", header, (ctypes.c_uint32 * 6)())
+    call("capset", header, (ctypes.c_uint32 * 6)())

@@ -27,7 +27,7 @@ class _Beneath(ctypes.Structure):
 def version() -> int:
     """What this kernel offers; 0: nothing."""
     try:
-        return kernel.system_call(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION))
+        return kernel.call("syscall", _CREATE, None, 0, _VERSION)
     except OSError:
         return 0
 
@@ -38,18 +38,15 @@ def restrict(readable: list[str], writable: list[str], devices: list[str]) -> No
     every = _ALL[min(offered, 5)]
     rules = _Ruleset(every, 0, 3 if offered >= SCOPED else 0)
     size = 24 if offered >= SCOPED else 8
-    ruleset = kernel.system_call(_CREATE, ctypes.byref(rules), ctypes.c_size_t(size), ctypes.c_uint32(0))
+    ruleset = kernel.call("syscall", _CREATE, ctypes.byref(rules), size, 0)
     try:
-        for paths, rights in (
-            (readable, _EXECUTE | _READ | _LIST),
-            (devices, _READ | _WRITE),
-            (writable, every & ~_DEVICE),
-        ):
+        reading, using = _EXECUTE | _READ | _LIST, _READ | _WRITE
+        for paths, rights in ((readable, reading), (devices, using), (writable, every & ~_DEVICE)):
             for path in paths:
                 with suppress(FileNotFoundError):
                     _allow(ruleset, path, rights & every)
         kernel.forbid_new_privileges()
-        kernel.system_call(_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0))
+        kernel.call("syscall", _RESTRICT, ruleset, 0)
     finally:
         os.close(ruleset)
 
@@ -59,7 +56,6 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
     try:
         folder = os.path.isdir(path)  # noqa: PTH112
         rule = _Beneath(rights if folder else rights & _OF_FILES, opened)
-        arguments = (ctypes.c_int(ruleset), ctypes.c_int(_PATH_BENEATH), ctypes.byref(rule), ctypes.c_uint32(0))
-        kernel.system_call(_ADD, *arguments)
+        kernel.call("syscall", _ADD, ruleset, _PATH_BENEATH, ctypes.byref(rule), 0)
     finally:
         os.close(opened)

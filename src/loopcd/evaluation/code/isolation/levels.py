@@ -116,15 +116,14 @@ class Namespaces(Limited):
     def leave(self, scratch: str) -> Place:
         if os.getuid() == 0:
             with suppress(OSError):
-                kernel.unshare(_NAMESPACES)
+                kernel.call("unshare", _NAMESPACES)
                 return Place(free_user(), "/tmp")
         user, group, neighbours = os.getuid(), os.getgid(), limits.processes_of(os.getuid())
-        kernel.unshare(_NAMESPACES | kernel.CLONE_NEWUSER)
-        kernel.close_to_others(False)  # else these files are root's
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-        kernel.close_to_others()
+        kernel.call("unshare", _NAMESPACES | kernel.CLONE_NEWUSER)
+        with kernel.open_to_others():
+            Path("/proc/self/setgroups").write_text("deny")
+            Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+            Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
         return Place(None, "/tmp", neighbours)
 
     def shut(self, place: Place, given: limits.Limits) -> None:
@@ -172,7 +171,7 @@ def _change_root(given: limits.Limits) -> None:
     closed = kernel.MS_NOSUID | kernel.MS_NODEV
     kernel.mount("root", "/tmp", "tmpfs", closed, "size=1m,mode=755")
     Path("/tmp/.old").mkdir()
-    kernel.pivot_root("/tmp", "/tmp/.old")
+    kernel.call("pivot_root", "/tmp", "/tmp/.old")
     os.chdir("/")
     Path("/tmp").mkdir()
     kernel.mount("tmp", "/tmp", "tmpfs", closed, f"size={given.disk},nr_inodes=8192,mode=1777")
@@ -182,7 +181,7 @@ def _change_root(given: limits.Limits) -> None:
     for name in _DEVICES:
         _bind(f"/.old/dev/{name}", f"/dev/{name}")
     Path("/dev/shm").symlink_to("/tmp")
-    kernel.unmount("/.old")
+    kernel.call("umount2", "/.old", kernel.MNT_DETACH)  # with all below, also where something is still open in it
     Path("/.old").rmdir()
     kernel.mount("", "/", flags=kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY | closed)
 

@@ -46,10 +46,8 @@ class Limits:
 
 def first_to_die() -> None:
     """Should the machine run out of memory, this process and all that it starts go first."""
-    kernel.close_to_others(False)  # else the file is root's
-    with suppress(OSError):
+    with kernel.open_to_others(), suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-    kernel.close_to_others()
 
 
 def processes_of(user: int) -> int:

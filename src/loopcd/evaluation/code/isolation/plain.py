@@ -1,7 +1,7 @@
 """A program's results as plain data: what leaves its process, and how it is read where the answers are.
 
-It is written as a pickle that may name nothing but the few functions below, so that reading it can only make values of
-Python's own types, and of a few libraries' that EvalPlus compares as it does those. A value of any other type arrives as
+It is written as a pickle that may name nothing but one function of ours, so that reading it can only make values of Python's
+own types, and of a few libraries' that EvalPlus compares as it does those. A value of any other type arrives as
 one that equals nothing. A value that claims to equal everything, or whose type says how it is compared, gets no say.
 """
 
@@ -9,10 +9,9 @@ import itertools
 import math
 import pickle
 from collections import Counter, OrderedDict, deque
-from collections.abc import ItemsView, Iterator, KeysView
+from collections.abc import Callable, ItemsView, Iterator, KeysView
 from decimal import Decimal
 from fractions import Fraction
-from types import FunctionType
 from typing import Any, BinaryIO
 
 import numpy
@@ -38,41 +37,41 @@ class Iterable(Something):
         return iter(self.items)
 
 
+def _of_numpy(kind: str, shape: tuple[int, ...] | None, content: bytes) -> Any:
+    if numpy.dtype(kind).kind not in _NUMBERS_AND_TEXTS:
+        raise ValueError("not a number or a text")
+    size = 1 if shape is None else math.prod(shape)
+    if len(content) != size * numpy.dtype(kind).itemsize:
+        raise ValueError("not as long as it says")
+    array = numpy.frombuffer(content, kind).copy() if content else numpy.zeros(size, kind)
+    return array[0] if shape is None else array.reshape(shape)
+
+
+_NUMBERS_AND_TEXTS = "biufcUS"  # numpy's letters
 # Values of derived types compare as those of the type that they derive from, but EvalPlus asks for the very type where it
-# allows a tolerance.
-class DerivedInt(int): ...
-
-
-class DerivedFloat(float): ...
-
-
-class DerivedStr(str): ...
-
-
-class DerivedBytes(bytes): ...
-
-
-class DerivedTuple(tuple): ...
-
-
-class DerivedList(list):
-    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]  # a derived type may have added one
-
-
-class DerivedDict(dict):
-    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]
-
-
-class DerivedSet(set):
-    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]
-
-
-_DERIVED = {
-    base: derived
-    for derived in (DerivedInt, DerivedFloat, DerivedStr, DerivedBytes, DerivedTuple, DerivedList, DerivedDict, DerivedSet)
-    for base in derived.__bases__
+# allows a tolerance. A derived type may have added a hash.
+_DERIVED: dict[type, Any] = {
+    base: type(f"Derived{base.__name__}", (base,), {"__hash__": base.__hash__ or object.__hash__})
+    for base in (int, float, str, bytes, tuple, list, dict, set)
 }
-_LIBRARY = {"Counter": Counter, "OrderedDict": OrderedDict, "Fraction": Fraction, "Decimal": Decimal, "deque": deque}
+_LIBRARY: dict[type, Callable[[Any], tuple[Any, ...]]] = {  # what each is made of again
+    complex: lambda value: (value.real, value.imag),
+    Fraction: lambda value: (value.numerator, value.denominator),
+    Decimal: lambda value: (str(value),),
+    deque: lambda value: (list(value), value.maxlen),
+    Counter: lambda value: (dict(value),),
+    OrderedDict: lambda value: (dict(value),),
+}
+# what a pickle may have made, by its name there
+_MADE: dict[str, Callable[..., Any]] = {
+    **{kind.__name__: kind for kind in (*_LIBRARY, *_DERIVED.values(), frozenset, Iterable, Something)},
+    "numpy": _of_numpy,
+}
+
+
+def made(name: str, *parts: Any) -> Any:
+    """The one function that a pickle may name."""
+    return _MADE[name](*parts)
 
 
 def write(value: Any, file: BinaryIO) -> None:
@@ -91,31 +90,39 @@ def read(file: BinaryIO) -> Any:
         raise Forged(str(error)) from error
 
 
+class _Reader(pickle.Unpickler):
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        if (module_name, global_name) != (__name__, "made"):
+            raise Forged(f"{module_name}.{global_name}")
+        return made
+
+
 class _Writer(pickle.Pickler):
     """Calls `reducer_override` only for what is not exactly of a built-in type."""
 
     def reducer_override(self, obj: Any) -> Any:
-        kind = type(obj)
-        if kind is FunctionType and obj is _NAMED.get(obj.__name__):  # a function of ours, which is written by its name
-            return NotImplemented
-        if kind is complex:
-            return complex_number, (obj.real, obj.imag)
-        if isinstance(obj, numpy.generic | numpy.ndarray):
-            return _of_numpy(obj)
-        if kind in _LIBRARY.values():
-            return _of_library(obj)
-        for base, made in _DERIVED.items():  # by the base's own functions: those of the type may lie
-            if issubclass(kind, base):
-                return derived, (made.__name__, _as(base, obj))
-        if issubclass(kind, KeysView | ItemsView | frozenset) and _all_hashable(obj):
-            return key_view, (list(obj),)
-        if hasattr(kind, "__iter__"):
-            return iterable, (list(itertools.islice(obj, _ITEMS)),)
-        return something, ()
+        return NotImplemented if obj is made else (made, _parts(obj))
+
+
+def _parts(value: Any) -> tuple[Any, ...]:
+    """What `made` needs to make it again."""
+    kind = type(value)
+    if isinstance(value, numpy.generic | numpy.ndarray):
+        return _parts_of_numpy(value)
+    if kind in _LIBRARY:
+        return kind.__name__, *_LIBRARY[kind](value)
+    for base, derived in _DERIVED.items():
+        if issubclass(kind, base):
+            return derived.__name__, _as(base, value)
+    if issubclass(kind, KeysView | ItemsView | frozenset) and _all_hashable(value):
+        return "frozenset", list(value)
+    if hasattr(kind, "__iter__"):
+        return "Iterable", list(itertools.islice(value, _ITEMS))
+    return ("Something",)
 
 
 def _as(base: type, value: Any) -> Any:
-    """The value as one of the base exactly."""
+    """The value as one of the base exactly, by the base's own functions: those of its type may lie."""
     if base is int:
         return int.__index__(value)
     if base is float:
@@ -134,67 +141,8 @@ def _all_hashable(items: Any) -> bool:
         return False
 
 
-def _of_numpy(value: Any) -> Any:
+def _parts_of_numpy(value: Any) -> tuple[Any, ...]:
     array = numpy.asarray(value)
-    if type(value) not in (numpy.ndarray, array.dtype.type) or array.dtype.kind not in "biufcUS":
-        return something, ()
-    shape = None if isinstance(value, numpy.generic) else array.shape
-    return of_numpy, (array.dtype.str, shape, array.tobytes())
-
-
-def _of_library(value: Any) -> Any:
-    parts = {
-        Fraction: lambda: (value.numerator, value.denominator),
-        Decimal: lambda: (str(value),),
-        deque: lambda: (list(value), value.maxlen),
-    }.get(type(value), lambda: (list(value.items()),))
-    return of_library, (type(value).__name__, *parts())
-
-
-# -- what a pickle may name ---------------------------------------------------------------------------------------------
-
-
-def complex_number(real: float, imaginary: float) -> complex:
-    return complex(real, imaginary)
-
-
-def derived(name: str, value: Any) -> Any:
-    (kind,) = (kind for kind in _DERIVED.values() if kind.__name__ == name)
-    return kind(value)
-
-
-def key_view(items: list[Any]) -> frozenset[Any]:
-    return frozenset(items)
-
-
-def iterable(items: list[Any]) -> Iterable:
-    return Iterable(list(items))
-
-
-def something() -> Something:
-    return Something()
-
-
-def of_numpy(kind: str, shape: tuple[int, ...] | None, content: bytes) -> Any:
-    if numpy.dtype(kind).kind not in "biufcUS":
-        raise ValueError("not a number or a text")
-    size = 1 if shape is None else math.prod(shape)
-    if len(content) != size * numpy.dtype(kind).itemsize:
-        raise ValueError("not as long as it says")
-    array = numpy.frombuffer(content, kind).copy() if content else numpy.zeros(size, kind)
-    return array[0] if shape is None else array.reshape(shape)
-
-
-def of_library(name: str, *parts: Any) -> Any:
-    kind: Any = _LIBRARY[name]
-    return kind(dict(parts[0])) if name in ("Counter", "OrderedDict") else kind(*parts)
-
-
-_NAMED = {each.__name__: each for each in (complex_number, derived, key_view, iterable, something, of_numpy, of_library)}
-
-
-class _Reader(pickle.Unpickler):
-    def find_class(self, module_name: str, global_name: str) -> Any:
-        if module_name != __name__ or global_name not in _NAMED:
-            raise Forged(f"{module_name}.{global_name}")
-        return _NAMED[global_name]
+    if type(value) not in (numpy.ndarray, array.dtype.type) or array.dtype.kind not in _NUMBERS_AND_TEXTS:
+        return ("Something",)
+    return "numpy", array.dtype.str, None if isinstance(value, numpy.generic) else array.shape, array.tobytes()

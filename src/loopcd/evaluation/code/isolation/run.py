@@ -23,6 +23,7 @@ from .limits import Limits, descendants, first_to_die, memory_of
 from .scratch import disk_of, make, remove
 
 Program = Callable[[BinaryIO], None]  # it writes its answer into the file that it is given
+ProgramJob = tuple[Program, tuple[int, ...]]  # with those of our open files that it keeps, pipes to another for instance
 # "left files": what it wrote could not be cleared away
 Ended = Literal["finished", "time", "memory", "output", "disk", "left files"]
 _LOOK_EVERY = 0.05  # seconds
@@ -31,14 +32,6 @@ _CLEAR_WITHIN = 20.0  # seconds
 
 class Unavailable(Exception):
     """The system does not allow this level."""
-
-
-@dataclass(frozen=True)
-class ProgramJob:
-    """A program, and which of our open files it keeps, pipes to another job for instance."""
-
-    program: Program
-    kept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,22 +73,20 @@ def _trial(answer: BinaryIO) -> None:
 
 def run(program: Program, level: Limited, limits: Limits) -> ProgramEnd:
     """Call the program in a process shut in by `level`. Call this where there is one thread only: it forks."""
-    return run_together([ProgramJob(program)], level, limits)[0]
+    return run_together([(program, ())], level, limits)[0]
 
 
-def run_together(jobs: Sequence[ProgramJob], level: Limited, limits: Limits, handed: Sequence[int] = ()) -> list[ProgramEnd]:
+def run_together(jobs: Sequence[ProgramJob], level: Limited, limits: Limits) -> list[ProgramEnd]:
     """Several at once, each in a place and with limits of its own, until the first ends: the others are ended then.
 
-    `handed`: files that are closed here once every job that keeps them was started.
+    The files that jobs keep are closed here once all were started: who reads from a pipe learns that the other side is gone.
     """
     running: list[_Running] = []
     try:
-        try:
-            for job in jobs:
-                running.append(_start(job, level, limits))
-        finally:
-            for file in handed:
-                os.close(file)
+        for job in jobs:
+            running.append(_Running(job, level, limits))  # those that were started must be ended
+        for file in {file for _, kept in jobs for file in kept}:
+            os.close(file)
         _watch(running, limits)
     finally:
         for each in running:
@@ -103,40 +94,28 @@ def run_together(jobs: Sequence[ProgramJob], level: Limited, limits: Limits, han
     return [each.outcome() for each in running]
 
 
-def _start(job: ProgramJob, level: Limited, limits: Limits) -> "_Running":
-    scratch = "" if level.own_files else make()
-    answer, control = os.pipe(), os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    middle = os.fork()
-    if middle == 0:
-        _middle(job, level, limits, scratch, answer[1], control[1])
-    os.close(answer[1])
-    os.close(control[1])
-    return _Running(middle, answer[0], control[0], limits, scratch)
-
-
 # -- outside, in the middle -----------------------------------------------------------------------------------------------
 
 
 def _middle(job: ProgramJob, level: Limited, limits: Limits, scratch: str, answer: int, control: int) -> NoReturn:
+    program, kept = job
     try:
         os.setsid()
         kernel.die_with_parent()
-        _close_all_but(answer, control, *job.kept)
+        _close_all_but(answer, control, *kept)
         first_to_die()
         place = level.leave(scratch)
         inside = os.fork()
         if inside == 0:
-            _inside(job.program, level, limits, place, answer, control)
-        for file in (answer, *job.kept):
+            _inside(program, level, limits, place, answer, control)
+        for file in (answer, *kept):
             os.close(file)
         os.write(control, b"inside %d\n" % inside)
         status = os.waitstatus_to_exitcode(os.waitpid(inside, 0)[1])
         level.clear(place)
         os.write(control, b"ended %d\n" % status)
     except BaseException as error:
-        os.write(control, b"failed " + _one_line(error))
+        os.write(control, _failed(error))
     os._exit(0)
 
 
@@ -151,8 +130,9 @@ def _close_all_but(*kept: int) -> None:
     os.closerange(low, os.sysconf("SC_OPEN_MAX"))
 
 
-def _one_line(error: BaseException) -> bytes:
-    return (" ".join(str(error).split()) or type(error).__name__)[:500].encode() + b"\n"
+def _failed(error: BaseException) -> bytes:
+    said = " ".join(str(error).split()) or type(error).__name__
+    return f"failed {said[:500]}\n".encode()
 
 
 # -- inside -----------------------------------------------------------------------------------------------------------------
@@ -164,9 +144,8 @@ def _inside(program: Program, level: Limited, limits: Limits, place: Place, answ
         os.environ.clear()
         os.environ.update(PATH="/usr/bin:/bin", HOME=place.scratch, TMPDIR=place.scratch, LANG="C.UTF-8")
         tempfile.tempdir = place.scratch
-        os.write(control, b"ready\n")
     except BaseException as error:
-        os.write(control, b"failed " + _one_line(error))
+        os.write(control, _failed(error))
         os._exit(1)
     os.close(control)
     os.register_at_fork(after_in_child=lambda: _started(answer))
@@ -202,11 +181,10 @@ def _watch(running: Sequence["_Running"], limits: Limits) -> None:
             for key, _ in selector.select(_LOOK_EVERY):
                 if not key.data.read(key.fd):
                     selector.unregister(key.fd)
-            at_work = [each for each in running if not each.over]
-            for each in at_work:
-                if running[0].over:
+            for each in running:
+                if running[0].over and not each.over:
                     each.stop(each.ended)
-                elif each.ended == "finished":
+                elif not each.over and each.ended == "finished":
                     each.judge(time.monotonic() - started)
     for each in running:
         while each.read(each.answer):  # what came just before the end
@@ -216,10 +194,18 @@ def _watch(running: Sequence["_Running"], limits: Limits) -> None:
 class _Running:
     """A job at work: what it wrote so far, and whether it passed a limit."""
 
-    def __init__(self, middle: int, answer: int, control: int, limits: Limits, scratch: str) -> None:
-        self.middle, self.answer, self.control, self.limits, self.scratch = middle, answer, control, limits, scratch
+    def __init__(self, job: ProgramJob, level: Limited, limits: Limits) -> None:
+        self.limits, self.scratch = limits, "" if level.own_files else make()
         self.output, self.said = bytearray(), bytearray()
         self.ended: Ended = "finished"
+        (self.answer, answer), (self.control, control) = os.pipe(), os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.middle = os.fork()
+        if self.middle == 0:
+            _middle(job, level, limits, self.scratch, answer, control)
+        os.close(answer)
+        os.close(control)
         self.started, self.over, self.seconds = time.monotonic(), False, 0.0
 
     def read(self, source: int) -> bool:

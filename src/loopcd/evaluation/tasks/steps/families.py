@@ -4,13 +4,94 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partialmethod
 from itertools import pairwise
+from random import Random
 
-from loopcd.evaluation.tasks.steps.draw import DAYS, Draw, pronoun
 from loopcd.evaluation.tasks.steps.problem import Cue, Line, Operation, Sketch, Symbol, total
 
 FRACTIONS = {2: "half", 3: "a third", 4: "a quarter"}
 OPPOSITE: dict[Symbol, Symbol] = {"+": "-", "-": "+", "*": "/", "/": "*"}
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """How hard problems are.
+
+    operations   how many operations a problem takes, one of these, drawn uniformly
+    sizes        the largest number a question may hold, one of these, drawn for each problem
+    counts       the largest count or price that is multiplied
+    factors      the largest multiplier or divisor of a quantity
+    result       no intermediate result is larger
+    shuffled     share of comparison problems whose facts do not stand in the order of use
+    misleading   share of problems that contradict one of the surface regularities
+    families     of these, drawn uniformly
+    comparisons  what `compare` compares by, drawn uniformly
+    """
+
+    operations: tuple[int, ...]
+    sizes: tuple[int, ...]
+    counts: int
+    factors: int
+    result: int
+    shuffled: float
+    misleading: float
+    families: tuple[str, ...] = ("chain", "compare", "groups", "shop", "work")
+    comparisons: tuple[str, ...] = ("more", "more", "fewer", "fewer", "times", "half")
+
+
+# -- random choices of one problem: its numbers, within the knobs, and its people and things, each used once
+
+SHE = ("Mia", "Anna", "Emma", "Lena", "Nora", "Sara", "Ruth", "Zoe")
+HE = ("Leo", "Hugo", "Tom", "Ben", "Omar", "Paul", "Ivan", "Noah")
+ITEMS = ("coins", "cards", "shells", "stamps", "beads", "apples", "plums", "nuts", "stones", "keys")
+CONTAINERS = ("boxes", "bags", "jars", "trays")
+GOODS = ("pen", "book", "cup", "lamp", "ball", "cap")
+DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
+class Draw:
+    """Draws from one seeded generator. People, things and goods are handed out without repetition."""
+
+    def __init__(self, random: Random, knobs: Knobs):
+        self.random, self.knobs, self.choice = random, knobs, random.choice
+        self.size = random.choice(knobs.sizes)
+        self._taken: set[str] = set()
+
+    def _unused(self, words: tuple[str, ...]) -> str:
+        while (word := self.choice(words)) in self._taken:
+            pass
+        self._taken.add(word)
+        return word
+
+    person = partialmethod(_unused, SHE + HE)
+    item = partialmethod(_unused, ITEMS)
+    container = partialmethod(_unused, CONTAINERS)
+    good = partialmethod(_unused, GOODS)
+
+    def amount(self) -> int:
+        """A quantity that is given: at least 3, and at most this problem's size."""
+        return self.random.randint(3, self.size)
+
+    def few(self) -> int:
+        """A count or a price, which is multiplied: small, so that products stay in range."""
+        return self.random.randint(2, self.knobs.counts)
+
+    def factor(self) -> int:
+        return self.random.randint(2, self.knobs.factors)
+
+
+def pronoun(person: str) -> str:
+    return "she" if person in SHE else "he"
+
+
+def listed(words: list[str]) -> str:
+    """`a, b and c`"""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def times(factor: int) -> str:
+    return "twice" if factor == 2 else f"{factor} times"
 
 
 # -- chain: one person's things, changed by one event a day
@@ -38,7 +119,7 @@ def chain(draw: Draw, operations: int) -> Sketch:
         value = operation.value
         if not remaining:
             break
-    return Sketch(tuple(facts), tuple(lines), f"{draw.person()} has {draw.amount()} {item}.")
+    return Sketch(facts, lines, f"{draw.person()} has {draw.amount()} {item}.")
 
 
 def _event(draw: Draw, value: int | Operation, item: str, remaining: int) -> tuple[str, Operation]:
@@ -53,8 +134,7 @@ def _event(draw: Draw, value: int | Operation, item: str, remaining: int) -> tup
         how = draw.choice((f"loses {amount} {item}", f"sells {amount} {item}", f"gives {amount} {item} to {other}"))
         return how, Operation("-", value, amount)
     if kind == "scale":
-        times = "twice" if factor == 2 else f"{factor} times"
-        return f"has {times} as many {item} as before", Operation("*", value, factor)
+        return f"has {times(factor)} as many {item} as before", Operation("*", value, factor)
     if kind == "keep":
         factor = draw.choice(tuple(FRACTIONS))
         return f"keeps {FRACTIONS[factor]} of the {item}", Operation("/", value, factor)
@@ -70,13 +150,6 @@ def _event(draw: Draw, value: int | Operation, item: str, remaining: int) -> tup
 # the one who "has 9 more than" the person asked for, and the same word means subtracting.
 
 
-@dataclass(frozen=True)
-class Relation:
-    words: str
-    symbol: Symbol
-    number: int
-
-
 def compare(draw: Draw, operations: int, reverse: bool = False) -> Sketch:
     """People in a row, each compared with the one before; with `reverse`, one comparison is told the other way round."""
     item = draw.item()
@@ -88,39 +161,36 @@ def compare(draw: Draw, operations: int, reverse: bool = False) -> Sketch:
     facts = [f"{people[0]} has {values[0]} {item}."]
     lines: list[Line] = []
     for index, (known, asked) in enumerate(pairwise(people)):
-        relation = _relation(draw, item)
-        subject, other = (known, asked) if index == turned else (asked, known)
-        symbol = OPPOSITE[relation.symbol] if index == turned else relation.symbol
-        facts.append(f"{subject} has {relation.words} {other}.")
-        operation = Operation(symbol, values[-1], relation.number)
+        words, symbol, number = _relation(draw, item)
+        facts.append(f"{known} has {words} {asked}." if index == turned else f"{asked} has {words} {known}.")
+        operation = Operation(OPPOSITE[symbol] if index == turned else symbol, values[-1], number)
         lines.append(Line(f"{asked} has", operation, item, f"How many {item} does {asked} have?"))
         values.append(operation.value)
     if summed:
         lines.append(_together(people, values, item, summed))
-    if draw.chance(draw.knobs.shuffled):
+    if draw.random.random() < draw.knobs.shuffled:
         draw.random.shuffle(facts)
-    return Sketch(tuple(facts), tuple(lines), f"{draw.person()} has {draw.amount()} {item}.")
+    return Sketch(facts, lines, f"{draw.person()} has {draw.amount()} {item}.")
 
 
-def _relation(draw: Draw, item: str) -> Relation:
+def _relation(draw: Draw, item: str) -> tuple[str, Symbol, int]:
+    """In words, and as what is done with which number."""
     kind = draw.choice(draw.knobs.comparisons)
     amount, factor = draw.amount(), draw.factor()
     if kind == "more":
-        return Relation(f"{amount} more {item} than", "+", amount)
+        return f"{amount} more {item} than", "+", amount
     if kind == "fewer":
-        return Relation(f"{amount} fewer {item} than", "-", amount)
+        return f"{amount} fewer {item} than", "-", amount
     if kind == "half":
-        return Relation(f"half as many {item} as", "/", 2)
-    times = "twice" if factor == 2 else f"{factor} times"
-    return Relation(f"{times} as many {item} as", "*", factor)
+        return f"half as many {item} as", "/", 2
+    return f"{times(factor)} as many {item} as", "*", factor
 
 
 def _together(people: list[str], values: list[int], item: str, summed: int) -> Line:
     """The sum of the first and last person's things, or (two additions in one equation) of the first, second and last."""
     chosen = [0, -1] if summed == 1 else [0, 1, -1]
     operation = total([values[index] for index in chosen])
-    names = [people[index] for index in chosen]
-    asks = f"How many {item} do {', '.join(names[:-1])} and {names[-1]} have together?"
+    asks = f"How many {item} do {listed([people[index] for index in chosen])} have together?"
     return Line("Together they have", operation, item, asks)
 
 
@@ -138,7 +208,7 @@ def groups(draw: Draw, operations: int) -> Sketch:
         products.append(Operation("*", containers, each))
     lines: list[Line] = []
     remaining = operations - (2 * kinds - 1)
-    value: int | Operation = products[0] if kinds == 1 else total(products)
+    value: int | Operation = products[0]
     if kinds > 1:
         lines.append(Line("In all there are", total(products), item, f"How many {item} are there in all?"))
         value = lines[-1].operation.value
@@ -146,14 +216,13 @@ def groups(draw: Draw, operations: int) -> Sketch:
     word = draw.choice(("broken", "lost", "sold"))
     if remaining > 0:
         facts.append(f"{bad} of the {item} are {word}.")
-        left = Operation("-", value, bad)
-        lines.append(Line("There are", left, f"{item} left", f"How many {item} are left?"))
-        value = left.value
+        lines.append(Line("There are", Operation("-", value, bad), f"{item} left", f"How many {item} are left?"))
+        value = lines[-1].operation.value
     if remaining > 1:
         facts.append(f"The others are shared by {sharing} friends.")
         share = Operation("/", value, sharing)
         lines.append(Line("Each friend gets", share, item, f"How many {item} does each friend get?"))
-    return Sketch(tuple(facts), tuple(lines), f"There are {draw.amount()} {draw.item()} on the table.")
+    return Sketch(facts, lines, f"There are {draw.amount()} {draw.item()} on the table.")
 
 
 # -- shop: several goods at their prices, and the change
@@ -170,8 +239,7 @@ def shop(draw: Draw, operations: int) -> Sketch:
         facts.append(f"A {good} costs {price} dollars.")
         products.append(Operation("*", count, price))
         basket.append(f"{count} {good}s")
-    listed = f"{', '.join(basket[:-1])} and {basket[-1]}" if kinds > 1 else basket[0]
-    facts.append(f"{buyer} buys {listed}.")
+    facts.append(f"{buyer} buys {listed(basket)}.")
     cost = total(products) if kinds > 1 else products[0]
     lines = [Line(f"{buyer} spends", cost, "dollars", f"How many dollars does {buyer} spend?")]
     if with_change:
@@ -179,7 +247,7 @@ def shop(draw: Draw, operations: int) -> Sketch:
         facts.append(f"{pronoun(buyer).capitalize()} pays with {paid} dollars.")
         back = Operation("-", paid, cost.value)
         lines.append(Line(f"{buyer} gets back", back, "dollars", f"How many dollars does {buyer} get back?"))
-    return Sketch(tuple(facts), tuple(lines), f"A {draw.good()} costs {draw.few()} dollars.")
+    return Sketch(facts, lines, f"A {draw.good()} costs {draw.few()} dollars.")
 
 
 # -- work: people who pick so many things an hour, for some hours; some of these are then lost
@@ -193,22 +261,20 @@ def work(draw: Draw, operations: int) -> Sketch:
     speeds = [draw.few() for _ in people]
     hours = draw.factor()
     picks = [f"{person} picks {speed} {item}" for person, speed in zip(people, speeds, strict=True)]
-    facts = [f"In an hour {', '.join(picks[:-1])} and {picks[-1]}.", f"They work for {hours} hours."]
-    picked = Operation("*", total([*speeds]), hours)
-    lines = [Line("They pick", picked, item, f"How many {item} do they pick?")]
-    value = picked.value
+    facts = [f"In an hour {listed(picks)}.", f"They work for {hours} hours."]
+    lines = [Line("They pick", Operation("*", total(speeds), hours), item, f"How many {item} do they pick?")]
+    value = lines[-1].operation.value
     remaining = operations - count
     lost, sharing = draw.amount(), draw.factor()
     if remaining > 0:
         facts.append(f"They lose {lost} {item} on the way.")
-        kept = Operation("-", value, lost)
-        lines.append(Line("They keep", kept, item, f"How many {item} do they keep?"))
-        value = kept.value
+        lines.append(Line("They keep", Operation("-", value, lost), item, f"How many {item} do they keep?"))
+        value = lines[-1].operation.value
     if remaining > 1:
         facts.append(f"They put the {item} into {sharing} {draw.container()}.")
         share = Operation("/", value, sharing)
         lines.append(Line("Each holds", share, item, f"How many {item} does each hold?"))
-    return Sketch(tuple(facts), tuple(lines), f"{draw.person()} has {draw.amount()} {draw.item()}.")
+    return Sketch(facts, lines, f"{draw.person()} has {draw.amount()} {draw.item()}.")
 
 
 # -- all of them

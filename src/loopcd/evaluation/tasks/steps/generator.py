@@ -1,4 +1,4 @@
-"""Problems by seed: any number of them, the same bytes for the same variant, split and seed.
+"""Variants and splits of the benchmark, and problems by seed: the same bytes for the same variant, split and seed.
 
 Problem number i has a random generator of its own, so it does not depend on how many are asked for.
 """
@@ -6,20 +6,42 @@ Problem number i has a random generator of its own, so it does not depend on how
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count, islice
+from contextlib import suppress
+from dataclasses import replace
+from hashlib import blake2b
+from itertools import count
 from random import Random
 
-from loopcd.evaluation.tasks.steps.draw import Draw
-from loopcd.evaluation.tasks.steps.families import FAMILIES, ProblemFamily
-from loopcd.evaluation.tasks.steps.knobs import SPLITS, VARIANTS, Knobs, split_of
-from loopcd.evaluation.tasks.steps.problem import Cue, Problem, Unsuitable, operations_of
+from loopcd.evaluation.tasks.steps.families import FAMILIES, Draw, Knobs, ProblemFamily
+from loopcd.evaluation.tasks.steps.problem import Cue, Problem, Unsuitable
+
+SPLITS = ("train", "tuning", "test")
+ATTEMPTS = 400  # at a combination, a few of which have no problem in a split, or very few
+
+MIX = Knobs(operations=(2, 3, 4), sizes=(20, 40, 60), counts=9, factors=8, result=250, shuffled=0.25, misleading=0.13)
+# One regularity and nothing else: "more" means adding, unless the comparison is told the other way round.
+CUE = replace(MIX, operations=(1, 2), sizes=(20,), result=99, shuffled=0.0, families=("compare",), comparisons=("more",))
+
+VARIANTS: dict[str, Knobs] = {
+    "steps": MIX,
+    "steps-easy": replace(MIX, operations=(2,), sizes=(20,), result=99, shuffled=0.0, misleading=0.0),
+    "steps-hard": replace(MIX, operations=(5, 6), sizes=(80,), factors=9, result=999, shuffled=0.5),
+    "steps-shift": replace(MIX, misleading=1.0),
+    "steps-cue": CUE,
+    "steps-cue-shift": replace(CUE, misleading=1.0),
+}
 
 
 def problems(variant: str, split: str, number: int, seed: int = 0) -> list[Problem]:
     """The first `number` problems of a split, no question twice; fewer are a prefix of more."""
     if number < 0:
         raise ValueError(f"number must be 0 or more, got {number}")
-    return list(islice(_without_repetition(stream(variant, split, seed)), number))
+    found: dict[str, Problem] = {}
+    candidates = stream(variant, split, seed)
+    while len(found) < number:
+        problem = next(candidates)
+        found.setdefault(problem.question, problem)
+    return list(found.values())
 
 
 def stream(variant: str, split: str, seed: int = 0, start: int = 0) -> Iterator[Problem]:
@@ -39,27 +61,15 @@ def problem_at(variant: str, split: str, seed: int, index: int) -> Problem:
         # Chosen before the numbers: a rejected draw must not change how often problems mislead.
         cue = random.choice(family.cues) if random.random() < knobs.misleading else None
         operations = random.choice(knobs.operations)
-        problem = _attempt_until(random, knobs, family, operations, cue, split)
-        if problem is not None:
-            return problem
+        for _ in range(ATTEMPTS):
+            with suppress(Unsuitable):
+                problem = _build(Draw(random, knobs), family, operations, cue)
+                if split_of(problem.operations) == split:
+                    return problem
 
 
-def _attempt_until(
-    random: Random, knobs: Knobs, family: ProblemFamily, operations: int, cue: Cue | None, split: str, attempts: int = 400
-) -> Problem | None:
-    """None when this combination seems to have no problem in this split; a few combinations are very small."""
-    for _ in range(attempts):
-        try:
-            problem = _build(random, knobs, family, operations, cue)
-        except Unsuitable:
-            continue
-        if split_of(problem.operations) == split:
-            return problem
-    return None
-
-
-def _build(random: Random, knobs: Knobs, family: ProblemFamily, operations: int, cue: Cue | None) -> Problem:
-    draw = Draw(random, knobs)
+def _build(draw: Draw, family: ProblemFamily, operations: int, cue: Cue | None) -> Problem:
+    knobs = draw.knobs
     # The last line of an intermediate question is not needed: it is built, told as a fact, and left out of the answer.
     turned = {"reverse": True} if cue == "keyword" else {}
     sketch = family.build(draw, operations + (cue == "intermediate"), **turned)
@@ -68,7 +78,7 @@ def _build(random: Random, knobs: Knobs, family: ProblemFamily, operations: int,
     values = [step.value for line in sketch.lines for step in line.operation.steps()]
     if not lines or min(values) < 1 or max(values) > knobs.result:
         raise Unsuitable(f"results {values} are out of range")
-    computed = operations_of(lines)
+    computed = tuple(step.computed for line in lines for step in line.operation.steps())
     if len(computed) < min(knobs.operations):
         raise Unsuitable(f"{len(computed)} operations are too few")
     late = (sketch.irrelevant,) if cue == "distractor" else ()
@@ -78,9 +88,18 @@ def _build(random: Random, knobs: Knobs, family: ProblemFamily, operations: int,
     return Problem(question, answer, gold, family.name, computed, cue)
 
 
-def _without_repetition(candidates: Iterator[Problem]) -> Iterator[Problem]:
-    seen: set[str] = set()
-    for problem in candidates:
-        if problem.question not in seen:
-            seen.add(problem.question)
-            yield problem
+def related(variant: str) -> tuple[str, ...]:
+    """The variants on which a model of this variant's text is measured, the text's own first."""
+    mine = variant.startswith("steps-cue")
+    return tuple(name for name in VARIANTS if name.startswith("steps-cue") == mine)
+
+
+def split_of(operations: tuple[str, ...]) -> str:
+    """Which split a problem belongs to: by what is computed, not by the words around it.
+
+    Two problems that compute the same sequence of operations on the same numbers always fall into the same split, so no split
+    repeats another's questions, nor another's computation in other words.
+    """
+    digest = blake2b(";".join(operations).encode(), digest_size=8).digest()
+    percent = int.from_bytes(digest, "big") % 100
+    return "test" if percent >= 90 else "tuning" if percent >= 80 else "train"

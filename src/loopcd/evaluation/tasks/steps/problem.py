@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Literal
 
 Cue = Literal["keyword", "intermediate", "distractor"]
 Symbol = Literal["+", "-", "*", "/"]
-PRECEDENCE: dict[str, int] = {"+": 1, "-": 1, "*": 2, "/": 2}
+PRECEDENCE: dict[Symbol, int] = {"+": 1, "-": 1, "*": 2, "/": 2}
+COMPUTE = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
 
 
 class Unsuitable(Exception):
@@ -31,15 +33,9 @@ class Operation:
     @cached_property
     def value(self) -> int:
         left, right = value_of(self.left), value_of(self.right)
-        if self.symbol == "+":
-            return left + right
-        if self.symbol == "-":
-            return left - right
-        if self.symbol == "*":
-            return left * right
-        if right == 0 or left % right:
+        if self.symbol == "/" and (right == 0 or left % right):
             raise Unsuitable(f"{left} / {right} leaves a rest")
-        return left // right
+        return COMPUTE[self.symbol](left, right)
 
     def steps(self) -> Iterator[Operation]:
         """This operation and those inside it, in the order in which they are computed."""
@@ -47,6 +43,11 @@ class Operation:
             if isinstance(operand, Operation):
                 yield from operand.steps()
         yield self
+
+    @property
+    def computed(self) -> str:
+        """What is computed, whatever its operands come from: `12+5`."""
+        return f"{value_of(self.left)}{self.symbol}{value_of(self.right)}"
 
     def __str__(self) -> str:
         return f"{self._written(self.left, False)} {self.symbol} {self._written(self.right, True)}"
@@ -63,14 +64,10 @@ def value_of(operand: int | Operation) -> int:
     return operand if isinstance(operand, int) else operand.value
 
 
-def total(operands: list[int | Operation]) -> Operation:
-    """All operands in one sum, `a + b + c`."""
-    result = operands[0]
-    for operand in operands[1:]:
-        result = Operation("+", result, operand)
-    if isinstance(result, int):
-        raise ValueError(f"operands must hold at least two entries to be summed, got {operands!r}")
-    return result
+def total(operands: Sequence[int | Operation]) -> Operation:
+    """All operands, at least two, in one sum: `a + b + c`."""
+    first, second, *others = operands
+    return reduce(lambda summed, operand: Operation("+", summed, operand), others, Operation("+", first, second))
 
 
 @dataclass(frozen=True)
@@ -90,8 +87,8 @@ class Line:
 class Sketch:
     """A family's proposal: the facts in order, the worked lines, and a sentence that is true but of no use."""
 
-    facts: tuple[str, ...]
-    lines: tuple[Line, ...]
+    facts: list[str]
+    lines: list[Line]
     irrelevant: str
 
 
@@ -123,14 +120,5 @@ class Problem:
     @property
     def equations(self) -> tuple[str, ...]:
         """The equations of the worked answer, as they are written there: `4 * 3 + 5 = 17`."""
-        return tuple(_equation_in(line) for line in self.answer.splitlines()[:-1])
-
-
-def _equation_in(line: str) -> str:
-    symbols = [word for word in line.rstrip(".").split() if word in "()+-*/=" or word.isdigit()]
-    return " ".join(symbols)
-
-
-def operations_of(lines: tuple[Line, ...]) -> tuple[str, ...]:
-    steps = (step for line in lines for step in line.operation.steps())
-    return tuple(f"{value_of(step.left)}{step.symbol}{value_of(step.right)}" for step in steps)
+        lines = (line.rstrip(".").split() for line in self.answer.splitlines()[:-1])
+        return tuple(" ".join(word for word in words if word in "()+-*/=" or word.isdigit()) for words in lines)
