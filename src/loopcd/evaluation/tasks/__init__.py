@@ -6,14 +6,9 @@ from importlib import import_module
 
 from loopcd.evaluation.task import Task, TaskOptions
 
-_STEPS = "word_problems:make"
+_STEPS = ("steps", "steps-easy", "steps-hard", "steps-shift", "steps-cue", "steps-cue-shift")
 TASKS = {  # module of this folder, and its function (name, options) -> Task
-    "steps": _STEPS,
-    "steps-easy": _STEPS,
-    "steps-hard": _STEPS,
-    "steps-shift": _STEPS,
-    "steps-cue": _STEPS,
-    "steps-cue-shift": _STEPS,
+    **dict.fromkeys(_STEPS, "word_problems:make"),
     "gsm8k": "gsm8k:make",
     "gsm8k-lm-eval": "gsm8k:make_lm_evals",
     "math500": "math500:make",

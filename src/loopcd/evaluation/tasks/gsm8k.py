@@ -41,7 +41,6 @@ def make(name: str, options: TaskOptions) -> ReadTask:
         files=(file,),
         split=f"{len(chosen)} problems of train" if tuning else "test",
         shots=SHOTS,
-        metrics=("strict", "flex"),
         stop=("\n\n", "Q:", "</s>"),
         marks=("Q:", "\nA:"),
         protocol="paper",

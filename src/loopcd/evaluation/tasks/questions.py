@@ -25,7 +25,7 @@ class ReadTask:
     files: tuple[DataFile, ...]
     split: str
     shots: int
-    metrics: tuple[str, ...]
+    metrics: tuple[str, ...] = ("strict", "flex")
     stop: tuple[str, ...]
     marks: tuple[str, str]  # the texts before and after the question in a prompt
     protocol: str

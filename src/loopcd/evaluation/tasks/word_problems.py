@@ -29,7 +29,6 @@ def make(name: str, options: TaskOptions) -> ReadTask:
         files=(replace(source, known=True),),
         split=split,
         shots=0,
-        metrics=("strict", "flex"),
         stop=("Question:",),
         marks=("Question:", "Answer:"),
         protocol="loopcd",

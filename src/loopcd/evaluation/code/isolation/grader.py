@@ -23,6 +23,11 @@ from .run import ProgramEnd, Unavailable, run_together, strongest
 
 MOST_CHARACTERS = 200_000  # beyond this it is no program; EvalPlus would try every pair of its lines
 
+TOO_WEAK = (
+    "programs that a model wrote are not run here: of the isolation only {isolation} is available. Run as root, or where "
+    "user namespaces are allowed; or say --weak-isolation if this machine holds nothing of value"
+)
+
 
 def main() -> int:
     kernel.die_with_parent()
@@ -30,15 +35,16 @@ def main() -> int:
     multiprocessing.set_start_method("fork")
     _load_evalplus()
     settings = json.loads(sys.stdin.readline())
-    versions = f"EvalPlus {version('evalplus')} on Python {platform.python_version()}"
     try:
         level, refused = strongest(settings["level"])
     except (Unavailable, OSError) as error:
         return _cannot(error)
-    in_force = {"level": level.name, "isolation": describe(level, refused), "enough": level.enough}
-    _say({**in_force, "versions": versions})
+    isolation = describe(level, refused)
     if not level.enough and not settings["weak"]:
+        _say({"error": TOO_WEAK.format(isolation=isolation)})
         return 1
+    versions = f"EvalPlus {version('evalplus')} on Python {platform.python_version()}"
+    _say({"level": level.name, "isolation": isolation, "versions": versions})
     at_work = 0
     for line in sys.stdin:
         if at_work == settings.get("workers", 1):

@@ -52,23 +52,9 @@ def first_to_die() -> None:
 
 def processes_of(user: int) -> int:
     """Threads that run as this user, as the kernel counts them against the limit."""
-    return sum(len(_listed(folder / "task")) for folder in _listed(Path("/proc")) if _owner(folder) == user)
-
-
-def _listed(folder: Path) -> list[Path]:
-    try:
-        return [entry for entry in folder.iterdir() if entry.name.isdigit()]
-    except OSError:
-        return []
-
-
-def _owner(folder: Path) -> int:
-    """Of a process. The folder itself says root where the process is closed to others."""
-    try:
-        about = (folder / "status").read_text()
-    except OSError:
-        return -1
-    return int(about.partition("\nUid:")[2].split(None, 1)[0])
+    # The folder itself says root where the process is closed to others.
+    own = [folder for folder in _listed(Path("/proc")) if f"\nUid:\t{user}\t" in _text(folder / "status")]
+    return sum(len(_listed(folder / "task")) for folder in own)
 
 
 def descendants(process: int) -> list[int]:
@@ -76,17 +62,25 @@ def descendants(process: int) -> list[int]:
     found, todo = [], [process]
     while todo:
         for task in _listed(Path(f"/proc/{todo.pop()}/task")):
-            with suppress(OSError):
-                children = [int(number) for number in (task / "children").read_text().split()]
-                found += children
-                todo += children
+            children = [int(number) for number in _text(task / "children").split()]
+            found += children
+            todo += children
     return found
 
 
 def memory_of(processes: list[int]) -> int:
     """Bytes that they hold in memory."""
-    pages = 0
-    for process in processes:
-        with suppress(OSError):
-            pages += int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    pages = sum(int(number) for process in processes for number in _text(Path(f"/proc/{process}/statm")).split()[1:2])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _listed(folder: Path) -> list[Path]:
+    with suppress(OSError):  # of processes that are gone, or that we may not look at
+        return [entry for entry in folder.iterdir() if entry.name.isdigit()]
+    return []
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError):
+        return path.read_text(errors="replace")  # a process names itself as it likes
+    return ""

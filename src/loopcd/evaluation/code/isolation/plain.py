@@ -10,6 +10,7 @@ import math
 import pickle
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, ItemsView, Iterator, KeysView
+from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, BinaryIO
@@ -48,11 +49,17 @@ def _of_numpy(kind: str, shape: tuple[int, ...] | None, content: bytes) -> Any:
 
 
 _NUMBERS_AND_TEXTS = "biufcUS"  # numpy's letters
+_EXACTLY: dict[type, Callable[[Any], Any]] = {  # as one of this type, by its own functions: those of a derived type may lie
+    **{base: lambda value, base=base: base(base.__iter__(value)) for base in (bytes, tuple, list, set)},
+    dict: lambda value: dict(dict.items(value)),
+    int: int.__index__,
+    float: float.__float__,
+    str: str.__str__,
+}
 # Values of derived types compare as those of the type that they derive from, but EvalPlus asks for the very type where it
 # allows a tolerance. A derived type may have added a hash.
 _DERIVED: dict[type, Any] = {
-    base: type(f"Derived{base.__name__}", (base,), {"__hash__": base.__hash__ or object.__hash__})
-    for base in (int, float, str, bytes, tuple, list, dict, set)
+    base: type(f"Derived{base.__name__}", (base,), {"__hash__": base.__hash__ or object.__hash__}) for base in _EXACTLY
 }
 _LIBRARY: dict[type, Callable[[Any], tuple[Any, ...]]] = {  # what each is made of again
     complex: lambda value: (value.real, value.imag),
@@ -113,32 +120,13 @@ def _parts(value: Any) -> tuple[Any, ...]:
         return kind.__name__, *_LIBRARY[kind](value)
     for base, derived in _DERIVED.items():
         if issubclass(kind, base):
-            return derived.__name__, _as(base, value)
-    if issubclass(kind, KeysView | ItemsView | frozenset) and _all_hashable(value):
-        return "frozenset", list(value)
+            return derived.__name__, _EXACTLY[base](value)
+    if issubclass(kind, KeysView | ItemsView | frozenset):
+        with suppress(TypeError):  # where not all of it can be hashed
+            return "frozenset", list(frozenset(value))
     if hasattr(kind, "__iter__"):
         return "Iterable", list(itertools.islice(value, _ITEMS))
     return ("Something",)
-
-
-def _as(base: type, value: Any) -> Any:
-    """The value as one of the base exactly, by the base's own functions: those of its type may lie."""
-    if base is int:
-        return int.__index__(value)
-    if base is float:
-        return float.__float__(value)
-    if base is str:
-        return str.__str__(value)
-    if base is dict:
-        return dict(dict.items(value))
-    return base(base.__iter__(value))  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _all_hashable(items: Any) -> bool:
-    try:
-        return frozenset(items) is not None
-    except TypeError:
-        return False
 
 
 def _parts_of_numpy(value: Any) -> tuple[Any, ...]:

@@ -37,10 +37,9 @@ def disk_of(folder: str, processes: list[int], most: int) -> int:
 
 
 def _size(path: str) -> int:
-    try:
+    with suppress(OSError):
         return os.lstat(path).st_blocks * _BLOCK
-    except OSError:
-        return 0
+    return 0
 
 
 def _size_without_name(process: int) -> int:
