@@ -28,6 +28,8 @@ class FakeEngine:
     batch_size: int = 4
     seconds: float = 0.0  # a batch takes
     name: str = "fake"
+    model: Any = None
+    num_loops: int | None = None
     calls: list[tuple[Method, CompletionRequest, int]] = field(default_factory=list, compare=False)
 
     def describe(self) -> dict[str, Any]:

@@ -4,9 +4,8 @@ import click
 import pytest
 
 import loopcd
-from loopcd.cli.method_flags import _OF as OWNERS
 from loopcd.cli.method_flags import METHODS as NAMES
-from loopcd.cli.method_flags import build_method, method_options
+from loopcd.cli.method_flags import OWNERS, build_method, method_options
 from loopcd.decoding.registry import DRAFT, EXIT, METHODS, own_settings, settings
 from loopcd.evaluation.plan import MethodSpec, RunPlan, parse_methods, parse_seeds
 

@@ -60,7 +60,7 @@ def test_prompts_of_programs_follow_the_chat_template(task: str, model: tuple[st
 
 
 def accuracies(task: str, texts: list[str]) -> dict[str, float]:
-    made = grade_answers(Session(task=task, data=DATA).make_answered_task(), texts, "gold")
+    made = grade_answers(Session(task=task, data=DATA).make_task(answered=True), texts, "gold")
     return {metric: round(each.accuracy, 4) for metric, each in made.methods[0].shares.items()}
 
 
@@ -73,12 +73,12 @@ def test_gold_answers_to_gsm8k_are_right() -> None:
 
 @pytest.mark.slow
 def test_gold_answers_to_math500_are_right_but_for_one() -> None:
-    task = Session(task="math500", data=DATA).make_answered_task()
+    task = Session(task="math500", data=DATA).make_task(answered=True)
     ending = "\nFinal Answer: The final answer is ${gold}$. I hope it is correct."
     texts = [f"\n{item.document['solution']}{ending.format(gold=item.gold)}" for item in task.items]
     assert accuracies("math500", texts) == {"strict": 1.0, "flex": 0.998}
 
 
 def test_gold_answers_to_strategyqa_are_right() -> None:
-    items = Session(task="strategyqa", data=DATA).make_answered_task().items
+    items = Session(task="strategyqa", data=DATA).make_task(answered=True).items
     assert accuracies("strategyqa", [f" So the answer is {item.gold}." for item in items]) == {"accuracy": 1.0}

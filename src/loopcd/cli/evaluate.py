@@ -13,25 +13,14 @@ from click.core import ParameterSource
 from loopcd.cli.group import Failed, main, print_tables
 from loopcd.cli.options import PROGRAMS, check_task, shared
 
-TASKS = "gsm8k, math500, strategyqa, humaneval, mbpp, gsm8k-lm-eval; built in: steps, -easy, -hard, -shift, -cue, -cue-shift."
-
-
-def _evaluation_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What `eval` and `sweep` share."""
-    options = (
-        shared("model"),
-        click.option("--task", default="steps", show_default=True, help=TASKS),
-        shared("data", "exemplars", "no-chat"),
-        click.option("--limit", type=int, help="A fixed subset of this many items."),
-        shared("max-new-tokens", "num-loops", "batch-size", "dtype", "allow-pickle", "quantize", "device", *PROGRAMS, "json"),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+_EVALUATION = shared(  # what `eval` and `sweep` have in common
+    *("model", "task", "data", "exemplars", "no-chat", "limit", "max-new-tokens", "num-loops", "batch-size", "dtype"),
+    *("allow-pickle", "quantize", "device", *PROGRAMS, "json"),
+)
 
 
 @main.command("eval")
-@_evaluation_options
+@_EVALUATION
 @click.option("--methods", default="greedy,loopcd", show_default=True, help="With settings: loopcd:amateur_loop=2,strength=0.1")
 @click.option("--settings", type=click.Choice(["paper"]), help="paper: LoopCD with Table 2's own setting for model and task.")
 @click.option("--prompts", is_flag=True, help="Only print what would be asked, one JSON line an item; no weights are loaded.")
@@ -41,7 +30,7 @@ def _evaluation_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--engine", type=click.Choice(["local", "vllm"]), default="local", show_default=True, help="What generates.")
 @click.option("--tensor-parallel", type=int, help="vllm: devices that each replica is split over.")
 @click.option("--data-parallel", type=int, help="vllm: replicas.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder (below results/ if not given); the same command goes on.")
+@shared("out")
 @click.pass_context
 def evaluate(
     context: click.Context,
@@ -56,12 +45,20 @@ def evaluate(
 ) -> None:
     """Methods on a task, paired: accuracies, differences from greedy, speed. Stop it at any time and run it again."""
     check_task(options["task"], options["allow_code_execution"] or prompts)
+    from loopcd.evaluation.partings import side_by_side
     from loopcd.evaluation.progress import announced, showing_progress
+    from loopcd.evaluation.report import terminal
     from loopcd.evaluation.session import Session
 
-    if prompts or answers is not None:
-        _check_alone(context, "--prompts" if prompts else "--answers")
-        _print_prompts(Session(**options)) if answers is None else _print_grades(Session(**options), answers, as_json)
+    if prompts:
+        _check_alone(context, "--prompts", "answers")
+        for line in Session(**options).prompts():
+            click.echo(json.dumps(line))
+        return
+    if answers is not None:
+        _check_alone(context, "--answers")
+        graded = Session(**options).grade(answers)
+        click.echo(json.dumps(graded.with_speeds())) if as_json else print_tables(terminal(graded))
         return
     session = Session(**options, other_engine=_other_engine(engine, tensor_parallel, data_parallel))
     with showing_progress(f"{session.task}, {session.model}") as report:
@@ -69,35 +66,16 @@ def evaluate(
     if as_json:
         click.echo(json.dumps({**made.results.with_speeds(), "report": str(made.report)}))
         return
-    from loopcd.evaluation.partings import side_by_side
-    from loopcd.evaluation.report import terminal
-
     print_tables(terminal(made.results), side_by_side(made.examples, colours=sys.stdout.isatty()))
     click.echo(f"Report: {made.report}")
 
 
-def _check_alone(context: click.Context, wanted: str) -> None:
+def _check_alone(context: click.Context, wanted: str, *more: str) -> None:
     """Where nothing is generated, what says how to generate is a mistake."""
-    idle = ["methods", "settings", "seeds", "temperature", "top_p", "engine", "tensor_parallel", "data_parallel", "out"]
-    idle += ["answers"] if wanted == "--prompts" else []
+    idle = ("methods", "settings", "seeds", "temperature", "top_p", "engine", "tensor_parallel", "data_parallel", "out", *more)
     given = [name for name in idle if context.get_parameter_source(name) == ParameterSource.COMMANDLINE]
     if given:
         raise click.UsageError(f"--{given[0].replace('_', '-')} has no use with {wanted}, which generates nothing")
-
-
-def _print_prompts(session: Any) -> None:
-    for line in session.prompts():
-        click.echo(json.dumps(line))
-
-
-def _print_grades(session: Any, answers: Path, as_json: bool) -> None:
-    made = session.grade(answers)
-    if as_json:
-        click.echo(json.dumps(made.with_speeds()))
-        return
-    from loopcd.evaluation.report import terminal
-
-    print_tables(terminal(made))
 
 
 def _other_engine(name: str, tensor_parallel: int | None, data_parallel: int | None) -> Callable[[Any], Any] | None:
@@ -113,27 +91,25 @@ def _other_engine(name: str, tensor_parallel: int | None, data_parallel: int | N
 
 
 @main.command()
-@_evaluation_options
+@_EVALUATION
 @click.option("--methods", default="greedy,loopcd,mti,noisecd", show_default=True, help="One with settings is run with these.")
 @click.option("--metric", help="The metric to choose by (the task's first if not given).")
 @click.option("--paper-practice", is_flag=True, help="Choose on the reported items themselves, as the paper does; marked so.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder (below results/ if not given); the same command goes on.")
+@shared("out")
 def sweep(out: Path | None, metric: str | None, paper_practice: bool, as_json: bool, **options: Any) -> None:
     """The paper's grids on items kept apart, then the chosen setting of each method once on the reported items."""
     check_task(options["task"], options["allow_code_execution"])
     from loopcd.evaluation.progress import announced, showing_progress
+    from loopcd.evaluation.report import terminal
     from loopcd.evaluation.session import Session
-    from loopcd.evaluation.sweep import as_json as sweep_json
 
     session = Session(**options)
     folder = out or Path("results") / f"sweep-{session.task}-{Path(session.model).name}"
     with showing_progress(f"{session.task}, {session.model}") as report:
         made = session.sweep(folder, metric, paper_practice, report, announced)
     if as_json:
-        click.echo(json.dumps(sweep_json(made, paper_practice)))
+        click.echo(json.dumps(made.as_json()))
         return
-    from loopcd.evaluation.report import terminal
-
     print_tables(terminal(made.tuning.results), terminal(made.report.results))
     click.echo(f"Report: {made.page}")
 

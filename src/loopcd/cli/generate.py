@@ -2,9 +2,9 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import click
 from loopcd.cli.group import main, progress_bar
 from loopcd.cli.method_flags import build_method, method_options
 from loopcd.cli.options import shared
+
+_RUN = ("max_new_tokens", "stop", "temperature", "top_p", "seed", "init_seed", "num_loops", "batch_size", "enable_thinking")
 
 
 @main.command()
@@ -49,37 +51,31 @@ def generate(
     show_thinking: bool,
     streamed: bool,
     as_json: bool,
-    dtype: str | None,
-    device: str | None,
-    quantize: str | None,
-    allow_pickle: bool,
     **options: Any,
 ) -> None:
     """Continue PROMPT, or what standard input holds (one prompt, newlines and all), or each prompt of a file."""
-    prompts = [_said(each) if chat and isinstance(each, str) else each for each in _prompts(prompt, source)]
+    prompts = _prompts(prompt, source)
+    if chat:
+        prompts = [[{"role": "user", "content": each}] if isinstance(each, str) else each for each in prompts]
     if streamed and (as_json or trace_file is not None or len(prompts) != 1):
         raise click.UsageError(
             "--stream prints the text of one prompt as it is made: not with --json, --trace or several prompts"
         )
-    run_names = ("max_new_tokens", "stop", "temperature", "top_p", "seed", "init_seed", "num_loops", "batch_size")
-    run_names += ("enable_thinking",)
-    run = {name: options.pop(name) for name in run_names}
+    run = {name: options.pop(name) for name in _RUN}
+    loading = {name: options.pop(name) for name in ("dtype", "device", "quantize", "allow_pickle")}
     chosen = build_method(method, options)
     import loopcd
 
-    loaded, tokenizer = loopcd.load(model, dtype=dtype, device=device, allow_pickle=allow_pickle, quantize=quantize)
-    hidden = _Hidden(tokenizer, run["enable_thinking"], shown=show_thinking)
+    loaded, tokenizer = loopcd.load(model, **loading)
     if streamed:
-        run.pop("batch_size")
+        del run["batch_size"]
         pieces = loopcd.stream(loaded, tokenizer, prompts[0], chosen, **run)
-        for piece in hidden.pieces(prompts[0], pieces):
-            click.echo(piece, nl=False)
-            sys.stdout.flush()
-        click.echo()
+        _print_pieces(pieces if show_thinking else _without_thinking(pieces, tokenizer, prompts[0], run["enable_thinking"]))
         return
-    with progress_bar("generating", len(prompts)) as show, _writer(trace_file) as trace:
+    writer = nullcontext(False) if trace_file is None else loopcd.TraceWriter(trace_file)
+    with progress_bar("generating", len(prompts)) as show, writer as trace:
         made = loopcd.generate(loaded, tokenizer, prompts, chosen, progress=show, trace=trace, **run)
-    results = [{"prompt": each, **_as_dict(text), **hidden.parts(each, text)} for each, text in zip(prompts, made, strict=True)]
+    results = [_result(tokenizer, *each, run["enable_thinking"]) for each in zip(prompts, made, strict=True)]
     if as_json:
         from loopcd.evaluation.engine import plain
 
@@ -93,75 +89,59 @@ def generate(
         click.echo(result["text"] if show_thinking else result.get("answer", result["text"]))
 
 
-@dataclass(frozen=True)
-class _Hidden:
-    """What is done with the thinking part of answers in a conversation."""
-
-    tokenizer: Any
-    enable_thinking: bool | None
-    shown: bool
-
-    def _opened(self, messages: Any) -> bool:
-        """Whether the template itself opens the thinking part."""
-        from loopcd.decoding.chat import chat_ids
-        from loopcd.decoding.thinking import is_opened
-
-        return is_opened(self.tokenizer.decode(chat_ids(self.tokenizer, messages, "prompt", self.enable_thinking)))
-
-    def pieces(self, prompt: Any, pieces: Iterator[str]) -> Iterator[str]:
-        from loopcd.decoding.thinking import without_thinking
-
-        return pieces if self.shown or isinstance(prompt, str) else without_thinking(pieces, self._opened(prompt))
-
-    def parts(self, prompt: Any, made: Any) -> dict[str, str | None]:
-        """`thinking` and `answer`, of an answer in a conversation."""
-        from loopcd.decoding.thinking import split_thinking
-
-        return {} if isinstance(prompt, str) else asdict(split_thinking(made.text, self._opened(prompt)))
+def _print_pieces(pieces: Iterable[str]) -> None:
+    for piece in pieces:
+        click.echo(piece, nl=False)
+        sys.stdout.flush()
+    click.echo()
 
 
-def _writer(path: str | None) -> Any:
-    """Where traces go, closed when all are written; False where none are asked for."""
-    import loopcd
+def _thinks_already(tokenizer: Any, messages: Any, enable_thinking: bool | None) -> bool:
+    """Whether the template itself opens the thinking part of the answer."""
+    from loopcd.decoding.chat import chat_ids
+    from loopcd.decoding.thinking import is_opened
 
-    return nullcontext(False) if path is None else loopcd.TraceWriter(path)
-
-
-def _as_dict(generation: Any) -> dict[str, Any]:
-    return {key: value for key, value in asdict(generation).items() if key != "trace"}
+    return is_opened(tokenizer.decode(chat_ids(tokenizer, messages, "prompt", enable_thinking)))
 
 
-def _said(text: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": text}]
+def _without_thinking(pieces: Iterable[str], tokenizer: Any, prompt: Any, enable_thinking: bool | None) -> Iterable[str]:
+    """Only answers in a conversation have a thinking part."""
+    from loopcd.decoding.thinking import without_thinking
+
+    return pieces if isinstance(prompt, str) else without_thinking(pieces, _thinks_already(tokenizer, prompt, enable_thinking))
 
 
-def _prompts(prompt: str | None, source: str | None) -> Iterator[Any]:
+def _result(tokenizer: Any, prompt: Any, made: Any, enable_thinking: bool | None) -> dict[str, Any]:
+    """All that is known of a text but its trace; of an answer in a conversation also `thinking` and `answer`."""
+    from loopcd.decoding.thinking import split_thinking
+
+    found = {"prompt": prompt, **asdict(made)}
+    del found["trace"]
+    if not isinstance(prompt, str):
+        found.update(asdict(split_thinking(made.text, _thinks_already(tokenizer, prompt, enable_thinking))))
+    return found
+
+
+def _prompts(prompt: str | None, source: str | None) -> list[Any]:
     """The argument, or standard input as it is; or the lines of a file, each a text or a JSON object with a field `prompt`, or
     with a conversation in a field `messages`."""
     if prompt is not None and source is not None:
         raise click.UsageError("give either PROMPT or --file, not both")
     if prompt is not None:
-        yield prompt
-        return
+        return [prompt]
     if source is None and sys.stdin.isatty():
         raise click.UsageError("give a PROMPT, --file FILE, or a prompt on standard input")
     name = "standard input" if source in (None, "-") else str(source)
     try:
-        lines = sys.stdin.read() if source in (None, "-") else Path(str(source)).read_text(encoding="utf-8")
+        text = sys.stdin.read() if source in (None, "-") else Path(name).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{name} is not a text in UTF-8: {error}") from error
-    if source is None:
-        if not lines.strip():
-            raise ValueError(f"{name} holds no prompt")
-        yield lines.removesuffix("\n")  # which echo writes, and nobody means
-        return
-    found = False
-    for number, line in enumerate(lines.splitlines(), start=1):
-        if line.strip():
-            found = True
-            yield _prompt_of(line, f"{name}, line {number}")
-    if not found:
+    if not text.strip():
         raise ValueError(f"{name} holds no prompt")
+    if source is None:
+        return [text.removesuffix("\n")]  # which echo writes, and nobody means
+    lines = enumerate(text.splitlines(), start=1)
+    return [_prompt_of(line, f"{name}, line {number}") for number, line in lines if line.strip()]
 
 
 def _prompt_of(line: str, place: str) -> Any:

@@ -24,16 +24,6 @@ class Failed(click.ClickException):
         click.echo(f"loopcd: {self.message}", err=True)
 
 
-class Unforeseen(Failed):
-    """A mistake of loopcd's own or of a library: what it is, and how to see where. No input should lead here."""
-
-    def __init__(self, error: Exception) -> None:
-        reason = (str(error).strip() or "no reason given").splitlines()[0]
-        super().__init__(
-            f"{type(error).__name__}: {reason} (a mistake in loopcd or in a library that it uses; {DEBUG}=1 shows where)"
-        )
-
-
 class _Command(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -60,7 +50,8 @@ def _told(error: Exception) -> Failed:
         return Failed(" ".join(str(error).splitlines()) or type(error).__name__)
     if type(error).__name__ == "OutOfMemoryError":  # torch's, which need not be imported to look for it
         return Failed(f"the device's memory is full: {str(error).splitlines()[0]}")
-    return Unforeseen(error)
+    reason = (str(error).strip() or "no reason given").splitlines()[0]  # no input should lead here
+    return Failed(f"{type(error).__name__}: {reason} (a mistake in loopcd or in a library that it uses; {DEBUG}=1 shows where)")
 
 
 @click.group(cls=_Command, context_settings={"help_option_names": ["-h", "--help"]})

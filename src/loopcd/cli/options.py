@@ -20,24 +20,23 @@ class ModelName(click.ParamType):
         return str(value)
 
 
+_TASKS = "gsm8k, math500, strategyqa, humaneval, mbpp, gsm8k-lm-eval; built in: steps, -easy, -hard, -shift, -cue, -cue-shift."
 _FOLDER, _FLAG = {"type": click.Path(path_type=Path)}, {"is_flag": True}
 _SHARED: dict[str, dict[str, Any]] = {  # arguments of click.option
-    "model": {
-        "type": ModelName(),
-        "default": "tiny-huginn",
-        "show_default": True,
-        "help": "A built-in name, a folder, or a hub id.",
-    },
+    "model": {"type": ModelName(), "default": "tiny-huginn", "help": "A built-in name, a folder, or a hub id."},
     "num-loops": {"type": int, "help": "Loops to run (the model's own number if not given)."},
     "dtype": {"help": "float32, bfloat16 or float16 (the checkpoint's own if not given)."},
     "device": {"help": "cpu, cuda, ... (a GPU where there is one)."},
     "quantize": {"type": click.Choice(["int8"]), "help": "Round the weights; computes in bfloat16."},
     "allow-pickle": {**_FLAG, "help": "Also read weights that there are only as pickles; nothing in them is run."},
-    "temperature": {"type": float, "default": 0.0, "show_default": True, "help": "0 takes the best token."},
-    "top-p": {"type": float, "default": 1.0, "show_default": True},
+    "temperature": {"type": float, "default": 0.0, "help": "0 takes the best token."},
+    "top-p": {"type": float, "default": 1.0},
     "chat": {**_FLAG, "help": "Prompts are what a user says: they go through the tokenizer's chat template."},
     "json": {**_FLAG, "help": "Print one JSON object."},
+    "limit": {"type": int, "help": "A fixed subset of this many items."},
+    "out": {**_FOLDER, "help": "Folder (below results/ if not given); the same command goes on."},
     # of tasks
+    "task": {"default": "steps", "help": _TASKS},
     "data": {**_FOLDER, "help": "Folder with the task's files (from the hub if not given)."},
     "exemplars": {**_FOLDER, "help": "strategyqa: a JSON file of worked examples."},
     "no-chat": {**_FLAG, "help": "humaneval, mbpp: the plain prompt, whatever template the tokenizer has."},
@@ -56,8 +55,8 @@ def shared(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
     def optioned(function: Callable[..., Any]) -> Callable[..., Any]:
         for name in reversed(names):
-            called = ("as_json",) if name == "json" else ()
-            function = click.option(f"--{name}", *called, **_SHARED[name])(function)
+            called, told = ("as_json",) if name == "json" else (), _SHARED[name]
+            function = click.option(f"--{name}", *called, show_default="default" in told, **told)(function)
         return function
 
     return optioned

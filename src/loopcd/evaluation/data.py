@@ -12,23 +12,18 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 log = logging.getLogger("loopcd")
-T = TypeVar("T")
 
-# the files that the tasks read with `--data DIR`, packed or not, and what is expected in them
+# the files that the tasks read with `--data DIR`, packed or not, and the sha256 of what is expected in them
 KNOWN = {
     "gsm8k_test.jsonl": "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
-    "gsm8k_train.jsonl.gz": "047ae96fb3025b18b8cfa89c4f9e9c7cd5120906864d58c3f93c91c495da6449",
     "gsm8k_train.jsonl": "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465",
     "math500.jsonl": "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132",
-    "strategyqa_train_2290.jsonl.gz": "4f3f7636de9a990c82d3a6519eb6f8ec557a875c0570d328c231b45b67364c10",
     "strategyqa_train_2290.jsonl": "cf09fa5c3883b977ddbc00f953fed105abfaf7c217ef1bcbf314262ec75e1699",
     "strategyqa_6shot_cot_exemplars.json": "659069554a872a46f1b76eb2c06a9f09f1963e3ddc811f69d550904d60d3dcfc",
-    "HumanEvalPlus-v0.1.10.jsonl.gz": "272720b90ac375502c8ed23cd791c2a93dfb22a911641a494da74a426c09f101",
     "HumanEvalPlus-v0.1.10.jsonl": "42526ec0e7d5f3ee0b06d6ced98f8c8bae3d76519151bfb3d36f79010645bd7f",
-    "MbppPlus-v0.2.0.jsonl.gz": "af43697e8791c4c149bdfd6b489d8b5412507551ac20e28a439f650b8225db63",
     "MbppPlus-v0.2.0.jsonl": "b54e762755248ca411b523c917fa9f93c07b5ff2966bf60b3917b853926a3dad",
 }
 
@@ -60,7 +55,11 @@ class DataFile:
 
 def read_lines(folder: Path, name: str) -> tuple[list[dict[str, Any]], DataFile]:
     """The records of a JSON lines file; NAME.gz may also lie there unpacked. Other contents than the known: a warning."""
-    path = find_file(folder, name)
+    if not folder.is_dir():
+        raise ValueError(f"--data {folder}: there is no such folder")
+    path = next((folder / each for each in (name, name.removesuffix(".gz")) if (folder / each).is_file()), None)
+    if path is None:
+        raise ValueError(f"{folder} has no {name}: that is the file this task reads")
     raw = path.read_bytes()
     try:
         text = _unpacked(raw) if path.suffix == ".gz" else raw
@@ -68,8 +67,7 @@ def read_lines(folder: Path, name: str) -> tuple[list[dict[str, Any]], DataFile]
     except (gzip.BadGzipFile, EOFError, zlib.error, ValueError, RecursionError) as error:
         raise ValueError(f"{path} does not hold JSON lines: {error}") from error
     _check_records(path, records)
-    same = KNOWN.get(path.name.removesuffix(".gz")) == sha256(text).hexdigest()  # though packed in another way
-    return records, fingerprint(path.name, raw, len(records), same)
+    return records, fingerprint(path.name, raw, len(records), text)
 
 
 def _unpacked(raw: bytes) -> bytes:
@@ -93,24 +91,13 @@ def _check_records(path: Path, records: list[Any]) -> None:
         raise ValueError(f"{path} holds no record")
 
 
-def find_file(folder: Path, name: str) -> Path:
-    if not folder.is_dir():
-        raise ValueError(f"--data {folder}: there is no such folder")
-    for each in (name, name.removesuffix(".gz")):
-        if (folder / each).is_file():
-            return folder / each
-    raise ValueError(f"{folder} has no {name}: that is the file this task reads")
-
-
-def fingerprint(name: str, raw: bytes, records: int, same: bool = False) -> DataFile:
-    """`same`: the contents are known to be the expected ones, whatever the file's bytes."""
-    digest = sha256(raw).hexdigest()
-    known = same or KNOWN.get(name) == digest
-    if not known:
-        wanted = KNOWN.get(name)
+def fingerprint(name: str, raw: bytes, records: int, unpacked: bytes | None = None) -> DataFile:
+    """A file is known by what it holds, however that is packed."""
+    digest, wanted = sha256(raw if unpacked is None else unpacked).hexdigest(), KNOWN.get(name.removesuffix(".gz"))
+    if digest != wanted:
         expected = f", not the known {wanted[:12]}…" if wanted else ", which is not a known file"
         log.warning("%s has sha256 %s…%s: its scores cannot be compared with others'", name, digest[:12], expected)
-    return DataFile(name, digest, known, records)
+    return DataFile(name, sha256(raw).hexdigest(), digest == wanted, records)
 
 
 def fingerprint_records(source: str, records: Sequence[Any]) -> DataFile:
@@ -163,20 +150,3 @@ def shuffled_rank(key: str) -> str:
 def item_number(key: str) -> int:
     """A number that an item keeps whatever else is run with it: what is drawn for the item follows from it."""
     return int(shuffled_rank(f"number/{key}")[:15], 16)
-
-
-def subset(items: Sequence[T], limit: int | None, keys: Sequence[str]) -> list[T]:
-    """A fixed, seeded subset in the given order; a smaller one is part of a larger one."""
-    if limit is not None and limit < 1:
-        raise ValueError(f"--limit {limit}: a whole number of at least 1")
-    if limit is None or limit >= len(items):
-        return list(items)
-    chosen = set(sorted(range(len(items)), key=lambda index: shuffled_rank(keys[index]))[:limit])
-    return [item for index, item in enumerate(items) if index in chosen]
-
-
-def halves(items: Sequence[T], keys: Sequence[str]) -> tuple[list[T], list[T]]:
-    """Two disjoint seeded halves, for benchmarks that have no split to tune on."""
-    order = sorted(range(len(items)), key=lambda index: shuffled_rank(f"half/{keys[index]}"))
-    first = set(order[: len(items) // 2])
-    return [x for i, x in enumerate(items) if i in first], [x for i, x in enumerate(items) if i not in first]

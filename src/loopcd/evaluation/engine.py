@@ -41,6 +41,16 @@ class CompletionRequest:
 
 class Engine(Protocol):
     @property
+    def model(self) -> LoopedModel:
+        """Its weights need not be in this process."""
+        ...
+
+    @property
+    def num_loops(self) -> int | None:
+        """None: all loops of the model."""
+        ...
+
+    @property
     def batch_size(self) -> int:
         """Prompts that are worked on together."""
         ...
@@ -206,10 +216,8 @@ def weights_hash(folder: Path) -> dict[str, str]:
         size = path.stat().st_size
         digest.update(f"{path.name}:{size}\n".encode())
         with path.open("rb") as file:
-            if whole:
-                digest.update(file.read())
-            else:
-                digest.update(file.read(1 << 20))
+            digest.update(file.read(-1 if whole else 1 << 20))
+            if not whole:
                 file.seek(max(0, size - (1 << 20)))
                 digest.update(file.read())
     return {"sha256" if whole else "sha256_of_the_files_ends": digest.hexdigest()}

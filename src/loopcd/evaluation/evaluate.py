@@ -38,7 +38,6 @@ class Evaluation:
     results: Results
     outcomes: tuple[Outcome, ...]
     examples: tuple[Parting, ...]
-    manifest: dict[str, Any]
     folder: Path
 
     @property
@@ -72,9 +71,12 @@ def evaluate(
         outcomes = run_all(task, engine, plan, store, report)
         model = manifest["settings"]["model"]["model"]
         results = summarise(task, model, plan.seeds, outcomes, paper_figures(model, task.name, plan, manifest))
-        shown = diverging(task, outcomes)
-        _write(store, results, store.manifest() or manifest, shown, remark)
-    return Evaluation(results, tuple(outcomes), tuple(shown), manifest, folder)
+        examples = diverging(task, outcomes)
+        store.write("results.json", json.dumps(results.as_json(), indent=2, ensure_ascii=False) + "\n")
+        store.write("results.csv", as_csv(results))
+        store.write("results.md", markdown(results, store.manifest() or manifest, examples, remark))
+        store.write("throughput.json", json.dumps(results.speeds(), indent=2) + "\n")
+    return Evaluation(results, tuple(outcomes), tuple(examples), folder)
 
 
 def paper_figures(model: str, task: str, plan: RunPlan, manifest: dict[str, Any]) -> dict[str, dict[str, float]]:
@@ -88,13 +90,6 @@ def paper_figures(model: str, task: str, plan: RunPlan, manifest: dict[str, Any]
         theirs = paper.beside(model, task, spec.name, setting)
         found[spec.label] = {metric: round(figure / 100, 6) for metric, figure in theirs.items()}
     return found
-
-
-def _write(store: Store, results: Results, manifest: dict[str, Any], examples: Sequence[Parting], remark: str) -> None:
-    store.write("results.json", json.dumps(results.as_json(), indent=2, ensure_ascii=False) + "\n")
-    store.write("results.csv", as_csv(results))
-    store.write("results.md", markdown(results, manifest, examples, remark))
-    store.write("throughput.json", json.dumps(results.speeds(), indent=2) + "\n")
 
 
 def default_folder(manifest: dict[str, Any]) -> Path:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from transformers.generation.stopping_criteria import StoppingCriteriaList
@@ -24,8 +23,6 @@ from loopcd.evaluation.plan import MethodSpec
 from loopcd.models.loading import find, load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor
 
 try:
@@ -163,14 +160,8 @@ def run_command_line(arguments: Sequence[str]) -> None:
             "--use_cache: lm-eval's cache is read as pickles, which can run code; `loopcd eval` goes on without one"
         )
     model = ["--model", "loopcd"] if command == "run" and not named else []
-    with _argv(["lm-eval", command, *model, *rest]):
-        cli_evaluate()
-
-
-@contextmanager
-def _argv(arguments: list[str]) -> Iterator[None]:
-    before, sys.argv = sys.argv, arguments
+    before, sys.argv = sys.argv, ["lm-eval", command, *model, *rest]
     try:
-        yield
+        cli_evaluate()
     finally:
         sys.argv = before

@@ -19,11 +19,18 @@ EVERY = 15.0  # seconds between lines where there is no terminal
 
 @contextmanager
 def showing_progress(what: str) -> Iterator[Callable[[State], None]]:
-    if sys.stderr.isatty():
-        with _bar(what) as report:
-            yield report
-    else:
+    if not sys.stderr.isatty():
         yield _lines(what)
+        return
+    left = TextColumn("{task.fields[left]}")
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), left)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None, left="")
+
+        def report(state: State) -> None:
+            bar.update(task, completed=state.done, total=state.total, left=f"{state.done}/{state.total} {time_left(state)}")
+
+        yield report
 
 
 def announced(manifest: dict[str, Any]) -> None:
@@ -45,23 +52,6 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[Callable[[State], None]]:
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[left]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None, left="")
-
-        def report(state: State) -> None:
-            bar.update(task, completed=state.done, total=state.total, left=f"{state.done}/{state.total} {time_left(state)}")
-
-        yield report
 
 
 def _lines(what: str) -> Callable[[State], None]:

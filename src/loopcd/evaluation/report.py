@@ -7,7 +7,7 @@ from typing import Any
 
 from loopcd.evaluation.partings import Parting, markdown_lines
 from loopcd.evaluation.results import BASELINE, MethodResult, Results
-from loopcd.evaluation.table import NOTHING, Cell, Column, Estimate, Table, shown
+from loopcd.evaluation.table import NOTHING, Estimate, Table, csv_text, shown
 
 NOTE = (
     "Intervals are 95 %: {single}; of differences a paired bootstrap over the items. W→R and R→W: items that are wrong by "
@@ -107,15 +107,13 @@ def as_csv(results: Results) -> str:
     """One line for each method and metric, fractions with full digits."""
     keys = ["task", "model", "items", "method", "metric", "accuracy", "low", "high"]
     keys += ["difference", "difference_low", "difference_high", "wrong_to_right", "right_to_wrong", "ratio", "mcnemar_p"]
-    keys += ["first_token_divergence"]
-    rows = []
+    rows: list[Sequence[Any]] = [[*keys, "first_token_divergence"]]
     for each in results.methods:
         for metric in results.metrics:
             got, versus = each.shares[metric], each.versus_greedy.get(metric)
-            row: list[Cell] = [results.task, results.model, results.items, each.method.label, metric]
-            row += [got.accuracy, got.low, got.high]
+            row = [results.task, results.model, results.items, each.method.label, metric, got.accuracy, got.low, got.high]
             if versus is not None:
                 row += [versus.difference, versus.low, versus.high, versus.wrong_to_right, versus.right_to_wrong]
                 row += [versus.ratio, versus.mcnemar_p, each.first_token_divergence]
-            rows.append((*row, *[None] * (len(keys) - len(row))))
-    return Table(tuple(Column(key, key) for key in keys), tuple(rows)).csv()
+            rows.append([*row, *[None] * (len(rows[0]) - len(row))])
+    return csv_text(rows)

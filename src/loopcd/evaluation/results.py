@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from loopcd.evaluation.plan import MethodSpec
@@ -23,28 +23,19 @@ class MethodResult:
     first_token_divergence: float | None  # share of items whose first token is not greedy's
     loops_per_token: float
     tokens_per_second: float | None
-    paper: dict[str, float] = field(default_factory=dict)  # by metric, what the paper reports for this model, task and method
-    cheated: int = 0  # answers that tried to be taken for right; they count as wrong
+    paper: dict[str, float]  # by metric, what the paper reports for this model, task and method
+    cheated: int  # answers that tried to be taken for right; they count as wrong
 
     def as_json(self, metrics: Sequence[str]) -> dict[str, Any]:
         """All that does not depend on the clock."""
         found: dict[str, Any] = {metric: asdict(each) for metric, each in self.shares.items()}
-        if self.by_seed:
-            found["by_seed"] = self.by_seed
-        if self.paper:
-            found["paper"] = self.paper
-        if self.cheated:
-            found["cheated"] = self.cheated
-        found["loops_per_token"] = self.loops_per_token
-        found["versus_greedy"] = None
-        if self.versus_greedy:
-            found["versus_greedy"] = {
-                "metric": metrics[0],
-                **_comparison(self.versus_greedy[metrics[0]]),
-                "first_token_divergence": self.first_token_divergence,
-                **{metric: _comparison(self.versus_greedy[metric]) for metric in metrics[1:]},
-            }
-        return found
+        rarely = {"by_seed": self.by_seed, "paper": self.paper, "cheated": self.cheated}
+        found |= {name: value for name, value in rarely.items() if value}
+        versus = {metric: {**asdict(each), "ratio": each.ratio} for metric, each in self.versus_greedy.items()}
+        first = versus.pop(metrics[0], None)
+        if first is not None:
+            first = {"metric": metrics[0], **first, "first_token_divergence": self.first_token_divergence, **versus}
+        return {**found, "loops_per_token": self.loops_per_token, "versus_greedy": first}
 
 
 @dataclass(frozen=True)
@@ -84,9 +75,7 @@ class Results:
         """What `--json` prints."""
         found = self.as_json()
         for label, speed in self.speeds().items():
-            found["methods"][label].update(
-                {"tokens_per_second": speed["tokens_per_second"], "relative_speed": speed["relative"]}
-            )
+            found["methods"][label] |= {"tokens_per_second": speed["tokens_per_second"], "relative_speed": speed["relative"]}
         return found
 
 
@@ -102,14 +91,14 @@ def summarise(
     for each in outcomes:
         by_method.setdefault(each.run.method, []).append(each)
     greedy = next((made for spec, made in by_method.items() if spec.label == BASELINE), None)
-    results = tuple(
-        replace(_method_result(task, spec, made, greedy), paper=(theirs or {}).get(spec.label, {}))
-        for spec, made in by_method.items()
-    )
+    figures = theirs or {}
+    results = tuple(_method_result(task, spec, made, greedy, figures.get(spec.label, {})) for spec, made in by_method.items())
     return Results(task.name, task.protocol, model, len(task.items), task.metrics, seeds, results, task.ceiling())
 
 
-def _method_result(task: Task, spec: MethodSpec, made: list[Outcome], greedy: list[Outcome] | None) -> MethodResult:
+def _method_result(
+    task: Task, spec: MethodSpec, made: list[Outcome], greedy: list[Outcome] | None, theirs: dict[str, float]
+) -> MethodResult:
     rows = {metric: _rows(made, metric) for metric in task.metrics}
     tokens = sum(len(ids) for each in made for ids in each.token_ids)
     timed = [each.tokens_per_second for each in made if each.tokens_per_second is not None]
@@ -121,7 +110,8 @@ def _method_result(task: Task, spec: MethodSpec, made: list[Outcome], greedy: li
         None if greedy is None else _first_token_divergence(greedy, made),
         sum(each.loops for each in made) / tokens if tokens else 0.0,
         sum(timed) / len(timed) if timed else None,
-        cheated=sum(grades.get("cheated", False) for each in made for grades in each.grades),
+        theirs,
+        sum(grades.get("cheated", False) for each in made for grades in each.grades),
     )
 
 
@@ -132,7 +122,3 @@ def _rows(made: Sequence[Outcome], metric: str) -> Rows:
 def _first_token_divergence(greedy: Sequence[Outcome], made: Sequence[Outcome]) -> float:
     pairs = [pair for a, b in zip(greedy, made, strict=True) for pair in zip(a.token_ids, b.token_ids, strict=True)]
     return sum(before[:1] != after[:1] for before, after in pairs) / len(pairs)
-
-
-def _comparison(comparison: Comparison) -> dict[str, Any]:
-    return {**asdict(comparison), "ratio": comparison.ratio}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from loopcd.decoding import Generation
@@ -42,7 +42,7 @@ class Outcome:
 def run_all(task: Task, engine: Engine, plan: RunPlan, store: Store, report: Report | None = None) -> list[Outcome]:
     """Generate what is not there yet, grade it, and hand back everything. The store's manifest is that of this plan."""
     finished = {run: _finished(task, run, store) for run in plan.runs}
-    _generate(task, engine, plan, store, finished, report or (lambda _: None))
+    _Work(task, engine, plan, store, finished, report or (lambda _: None)).generate()
     speeds = _speeds(store)
     return [_outcome(task, run, store, finished[run], speeds.get(run.slug)) for run in plan.runs]
 
@@ -55,79 +55,71 @@ def _finished(task: Task, run: Run, store: Store) -> dict[str, dict[str, Any]]:
     return samples
 
 
-def _generate(
-    task: Task,
-    engine: Engine,
-    plan: RunPlan,
-    store: Store,
-    finished: dict[Run, dict[str, dict[str, Any]]],
-    report: Report,
-) -> None:
-    """A few batches by one method, then by the next: they share what the machine is doing, and pairs are there early."""
-    total, found = len(task.items) * len(plan.runs), sum(map(len, finished.values()))
-    report(Progress(found, total, found, 0.0))
-    if found == total:
-        return
-    planned = batches(engine.lengths([item.prompt for item in task.items]), engine.batch_size)
-    engine.warm_up([task.items[place].prompt for place in planned[-1]])
-    started = time.monotonic()
+@dataclass(frozen=True)
+class _Work:
+    task: Task
+    engine: Engine
+    plan: RunPlan
+    store: Store
+    finished: dict[Run, dict[str, dict[str, Any]]]  # lines by id
+    report: Report
 
-    def told() -> None:
-        report(Progress(sum(map(len, finished.values())), total, found, time.monotonic() - started))
+    def generate(self) -> None:
+        """A few batches by one method, then by the next: they share what the machine is doing, and pairs are there early."""
+        items, runs = self.task.items, self.plan.runs
+        total, found = len(items) * len(runs), self._done()
+        self.report(Progress(found, total, found, 0.0))
+        if found == total:
+            return
+        planned = batches(self.engine.lengths([item.prompt for item in items]), self.engine.batch_size)
+        self.engine.warm_up([items[place].prompt for place in planned[-1]])
+        started = time.monotonic()
 
-    ahead = {run: engine.ahead(run.method.build()) for run in plan.runs}
-    most = max(ahead.values())
-    for first in range(0, len(planned), most):
-        for run in plan.runs:
-            for number in range(first, min(first + most, len(planned)), ahead[run]):
-                places = [place for batch in planned[number : min(number + ahead[run], first + most)] for place in batch]
-                missing = [place for place in places if task.items[place].id not in finished[run]]
-                if missing:
-                    # a text that depends on the others of its batch is made with all of them again
-                    asked = [task.items[place] for place in (missing if ahead[run] > 1 else places)]
-                    _run_items(engine, _request(task, plan, run, asked), store, run, number, asked, finished[run], told)
+        def told() -> None:
+            self.report(Progress(self._done(), total, found, time.monotonic() - started))
 
+        ahead = {run: self.engine.ahead(run.method.build()) for run in runs}
+        most = max(ahead.values())
+        for first in range(0, len(planned), most):
+            turn = planned[first : first + most]
+            for run in runs:
+                for start in range(0, len(turn), ahead[run]):
+                    batch = [items[place] for part in turn[start : start + ahead[run]] for place in part]
+                    missing = [item for item in batch if item.id not in self.finished[run]]
+                    if missing:
+                        # a text that depends on the others of its batch is made with all of them again
+                        self._run_items(run, first + start, missing if ahead[run] > 1 else batch, told)
 
-def _request(task: Task, plan: RunPlan, run: Run, items: Sequence[Item]) -> CompletionRequest:
-    numbers = tuple(item_number(item.id) for item in items)
-    return CompletionRequest(task.max_new_tokens, task.stop, task.question, numbers, run.seed, plan.temperature, plan.top_p)
+    def _done(self) -> int:
+        return sum(map(len, self.finished.values()))
 
+    def _run_items(self, run: Run, number: int, items: Sequence[Item], told: Callable[[], None]) -> None:
+        """Texts are kept as soon as they and all before them have ended, so that a file's order is always the same."""
+        finished, ready, kept = self.finished[run], dict[int, Generation](), 0
 
-def _run_items(
-    engine: Engine,
-    request: CompletionRequest,
-    store: Store,
-    run: Run,
-    number: int,
-    items: Sequence[Item],
-    finished: dict[str, dict[str, Any]],
-    told: Callable[[], None],
-) -> None:
-    """Texts are kept as soon as they and all before them have ended, so that a file's order is always the same."""
-    ready: dict[int, Generation] = {}
-    kept = 0
+        def ended(place: int, text: Generation) -> None:
+            nonlocal kept
+            ready[place] = text
+            lines = []
+            while kept in ready:
+                if items[kept].id not in finished:
+                    lines.append(sample_line(items[kept].id, ready[kept]))
+                kept += 1
+            if lines:
+                self.store.add_samples(run.slug, lines)
+                finished.update({line["id"]: line for line in lines})
+                told()
 
-    def ended(place: int, text: Generation) -> None:
-        nonlocal kept
-        ready[place] = text
-        lines = []
-        while kept in ready:
-            if items[kept].id not in finished:
-                lines.append(sample_line(items[kept].id, ready[kept]))
-            kept += 1
-        if lines:
-            store.add_samples(run.slug, lines)
-            finished.update({line["id"]: line for line in lines})
-            told()
-
-    begun = time.perf_counter()
-    made = engine.complete([item.prompt for item in items], run.method.build(), replace(request, ended=ended))
-    seconds = time.perf_counter() - begun
-    for place, text in enumerate(made):
-        if place >= kept:
-            ended(place, text)
-    tokens = sum(len(each.token_ids) for each in made)
-    store.add_timing({"run": run.slug, "batch": number, "tokens": tokens, "seconds": seconds})
+        task, plan, numbers = self.task, self.plan, tuple(item_number(item.id) for item in items)
+        limits = (task.max_new_tokens, task.stop, task.question, numbers, run.seed, plan.temperature, plan.top_p)
+        begun = time.perf_counter()
+        prompts, method = [item.prompt for item in items], run.method.build()
+        made = self.engine.complete(prompts, method, CompletionRequest(*limits, ended=ended))
+        seconds = time.perf_counter() - begun
+        for place in range(kept, len(made)):  # of an engine that tells nothing before all have ended
+            ended(place, made[place])
+        tokens = sum(len(each.token_ids) for each in made)
+        self.store.add_timing({"run": run.slug, "batch": number, "tokens": tokens, "seconds": seconds})
 
 
 def _speeds(store: Store) -> dict[str, float]:

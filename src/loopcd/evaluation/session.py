@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from loopcd.evaluation import paper
 from loopcd.evaluation.code.bridge import CodeSettings
@@ -17,20 +17,9 @@ from loopcd.evaluation.plan import MethodSpec, Run, RunPlan, parse_methods, pars
 from loopcd.evaluation.results import Results, summarise
 from loopcd.evaluation.runner import Outcome, Report
 from loopcd.evaluation.sweep import Sweep, sweep, wanted_grids
-from loopcd.evaluation.task import ELSEWHERE, Chat, Item, Split, Task, TaskOptions, chat_of
+from loopcd.evaluation.task import ELSEWHERE, Item, Split, Task, TaskOptions, chat_of
 from loopcd.evaluation.tasks import CODE_TASKS, make_task
-from loopcd.models import LoopedModel
 from loopcd.models.loading import find, load_tokenizer
-
-
-class ModelEngine(Engine, Protocol):
-    """An engine that also tells of its model; the weights need not be in this process."""
-
-    @property
-    def model(self) -> LoopedModel: ...
-
-    @property
-    def num_loops(self) -> int | None: ...
 
 
 @dataclass(frozen=True)
@@ -57,7 +46,7 @@ class Session:
     evalplus_python: str | None = None
     weak_isolation: bool = False
     code_workers: int | None = None
-    other_engine: Callable[[Session], ModelEngine] | None = None  # makes another engine than the local one
+    other_engine: Callable[[Session], Engine] | None = None  # makes another engine than the local one
 
     def plan(self) -> RunPlan:
         seeds = None if self.seeds is None else parse_seeds(self.seeds)
@@ -79,28 +68,19 @@ class Session:
         filled = {"amateur_loop": own.amateur_loop, "strength": own.strength}
         return tuple(spec.filled(filled) if spec.name == "loopcd" else spec for spec in asked)
 
-    def make_task(self, split: Split = "test", graded: bool = True) -> Task:
-        """`graded=False` only for the items: then no program will be run, and nobody has to allow it."""
-        code = CodeSettings(self.evalplus_python, self.weak_isolation, self.code_workers)
-        allowed = code if self.allow_code_execution or not graded else None
-        return self._task(split, allowed, self._chat(), graded)
-
-    def make_answered_task(self) -> Task:
-        """For texts that were made elsewhere: of no model's own form. Programs were asked for by a chat, or `--no-chat`."""
-        code = CodeSettings(self.evalplus_python, self.weak_isolation, self.code_workers)
-        return self._task("test", code if self.allow_code_execution else None, None if self.no_chat else ELSEWHERE, True)
-
-    def _task(self, split: Split, code: CodeSettings | None, chat: Chat | None, graded: bool) -> Task:
-        if self.no_chat and self.task not in CODE_TASKS:
+    def make_task(self, split: Split = "test", graded: bool = True, answered: bool = False) -> Task:
+        """`graded=False` only for the items: then no program will be run, and nobody has to allow it. `answered` for texts that
+        were made elsewhere, of no model's own form: programs were asked for by a chat, or `--no-chat`."""
+        asks_for_programs = self.task in CODE_TASKS
+        if self.no_chat and not asks_for_programs:
             raise ValueError(f"--no-chat: only {' and '.join(CODE_TASKS)} have a chat prompt, {self.task} has none")
+        chat = None
+        if asks_for_programs and not self.no_chat:  # the template is read without weights, whichever engine runs the model
+            chat = ELSEWHERE if answered else chat_of(self.model, load_tokenizer(find(self.model, weights=False)))
+        settings = CodeSettings(self.evalplus_python, self.weak_isolation, self.code_workers)
+        code = settings if self.allow_code_execution or not graded else None
         options = TaskOptions(self.data, split, self.limit, self.max_new_tokens, self.exemplars, code, chat, graded)
         return make_task(self.task, options)
-
-    def _chat(self) -> Chat | None:
-        """The model's own chat template, for the tasks that use it: read without its weights, whichever engine runs it."""
-        if self.no_chat or self.task not in CODE_TASKS:
-            return None
-        return chat_of(self.model, load_tokenizer(find(self.model, weights=False)))
 
     def prompts(self) -> Iterator[dict[str, Any]]:
         """What each item asks, without the model's weights."""
@@ -112,10 +92,10 @@ class Session:
 
     def grade(self, answers: Path) -> Results:
         """The results of texts that were made elsewhere."""
-        task = self.make_answered_task()
+        task = self.make_task(answered=True)
         return grade_answers(task, read_answers(answers, task.items, some=self.limit is not None), answers.name)
 
-    def make_engine(self) -> ModelEngine:
+    def make_engine(self) -> Engine:
         if self.other_engine is not None:
             if self.quantize is not None:
                 raise ValueError(f"--quantize {self.quantize}: only for the local engine")
@@ -134,10 +114,8 @@ class Session:
         if self.seeds is not None or self.temperature:
             raise ValueError("a sweep is run without seeds and temperature: choose the setting first, then run `loopcd eval`")
         methods = self.plan().methods
-        tasks: dict[Split, Task] = {}
         splits: tuple[Split, ...] = ("test",) if paper_practice else ("tuning", "report")
-        for split in splits:  # before the weights are loaded: what is wrong with a task is then said at once
-            tasks[split] = self.make_task(split)
+        tasks = {split: self.make_task(split) for split in splits}  # what is wrong with one is said before weights are loaded
         engine = self.make_engine()
         loops = engine.num_loops or engine.model.num_loops
         grids = wanted_grids(methods, engine.model.config.model_type, loops, engine.model.has_initial_state)
@@ -167,7 +145,19 @@ def grade_answers(task: Task, texts: Sequence[str], source: str) -> Results:
 
 def read_answers(path: Path, items: Sequence[Item], some: bool = False) -> list[str]:
     """The items' texts in the items' order. `some`: the items are a part of the task, and others' answers are left out."""
-    given = _read(path)
+    if not path.is_file():
+        raise ValueError(f"--answers {path}: there is no such file")
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"--answers {path} is no text in UTF-8: {error}") from error
+    given: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            name, text = _parsed(line, f"--answers {path}, line {number}")
+            if name in given:
+                raise ValueError(f"--answers {path}, line {number}: {name!r} stands there twice")
+            given[name] = text
     known = {item.id for item in items}
     missing, foreign = [item.id for item in items if item.id not in given], [name for name in given if name not in known]
     if foreign and not some:
@@ -177,24 +167,6 @@ def read_answers(path: Path, items: Sequence[Item], some: bool = False) -> list[
     if foreign:
         log.warning("--answers %s: %d answers to other items than the asked %d are left out", path, len(foreign), len(items))
     return [given[item.id] for item in items]
-
-
-def _read(path: Path) -> dict[str, str]:
-    if not path.is_file():
-        raise ValueError(f"--answers {path}: there is no such file")
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"--answers {path} is no text in UTF-8: {error}") from error
-    given: dict[str, str] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        name, text = _parsed(line, f"--answers {path}, line {number}")
-        if name in given:
-            raise ValueError(f"--answers {path}, line {number}: {name!r} stands there twice")
-        given[name] = text
-    return given
 
 
 def _parsed(line: str, where: str) -> tuple[str, str]:

@@ -22,6 +22,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from hashlib import sha256
 from math import isfinite
 from pathlib import Path
@@ -32,32 +33,27 @@ from loopcd.evaluation.data import log
 from loopcd.tracing import writing
 
 MANIFEST = "manifest.json"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
+_FULL = "the finished items are kept: make room and run the same command again"
+_READ_ONLY = "nothing can be written there: choose another folder by --out, or change its permissions"
+_ADVICE = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _FULL),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _READ_ONLY),
+}
 
 
 class StoreError(OSError):
     """The folder cannot be used as it is; the message says what to do."""
 
 
+@dataclass(frozen=True)
 class Store:
     """A folder that is locked for this process; made by `open_store`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    folder: Path
 
     def manifest(self) -> dict[str, Any] | None:
-        path = self.folder / MANIFEST
-        raw = _read(path)
-        if raw is None:
-            return None
-        try:
-            found = json.loads(raw)
-        except (ValueError, RecursionError) as error:
-            raise StoreError(f"{path} is damaged ({error}): use another folder") from error
-        if not isinstance(found, dict):
-            raise StoreError(f"{path} is damaged (it is no manifest of a run): use another folder")
-        return found
+        raw = _read(self.folder / MANIFEST)
+        return None if raw is None else _record(raw, str(self.folder / MANIFEST), {})
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         self.write(MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
@@ -86,9 +82,7 @@ class Store:
         self._append("timing.jsonl", [line])
 
     def samples_hash(self, run: str) -> str:
-        path = self.folder / "samples" / f"{run}.jsonl"
-        with _explained(path):
-            return sha256(writing.read_plain(path)).hexdigest()
+        return sha256(_read(self.folder / "samples" / f"{run}.jsonl") or b"").hexdigest()
 
     def grades(self, run: str) -> list[dict[str, bool]] | None:
         """The grades of the samples as they are now, or None if these have no grades that can be used."""
@@ -187,17 +181,7 @@ def _whole_lines(path: Path, shape: Shape) -> list[dict[str, Any]]:
     if whole < len(raw):  # a kill or a full disk tore the last line
         with _explained(path):
             writing.cut(path, whole)
-    lines = []
-    for number, line in enumerate(raw[:whole].splitlines(), start=1):
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise StoreError(f"{path}, line {number} is damaged ({error}): use another folder") from error
-        wrong = _misshapen(found, shape)
-        if wrong is not None:
-            raise StoreError(f"{path}, line {number} is damaged ({wrong}): use another folder")
-        lines.append(found)
-    return lines
+    return [_record(line, f"{path}, line {number}", shape) for number, line in enumerate(raw[:whole].splitlines(), start=1)]
 
 
 # -- the shape of a line ------------------------------------------------------------------------------------------------
@@ -212,10 +196,6 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
 
-def _is_counts(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_count, value))
-
-
 def _is_seconds(value: Any) -> bool:
     return type(value) in (int, float) and isfinite(value) and value >= 0
 
@@ -225,17 +205,23 @@ _TEXT, _COUNT = (_is_text, "a text"), (_is_count, "a whole number")
 _SAMPLE: Shape = {
     **dict.fromkeys(("id", "text", "finish_reason"), _TEXT),
     **dict.fromkeys(("loops", "contested", "touched"), _COUNT),
-    "token_ids": (_is_counts, "a list of whole numbers"),
+    "token_ids": (lambda value: isinstance(value, list) and all(map(_is_count, value)), "a list of whole numbers"),
 }
 _TIMING: Shape = {"run": _TEXT, "batch": _COUNT, "tokens": _COUNT, "seconds": (_is_seconds, "a number of at least 0")}
 
 
-def _misshapen(line: Any, shape: Shape) -> str | None:
-    """What is wrong with a line, in words."""
-    if not isinstance(line, dict):
-        return "it is no JSON object"
-    wrong = next((name for name, (fits, _) in shape.items() if not fits(line.get(name))), None)
-    return None if wrong is None else f"`{wrong}` is not {shape[wrong][1]}"
+def _record(raw: bytes, where: str, shape: Shape) -> dict[str, Any]:
+    """A JSON object of that shape; anything else is refused."""
+    try:
+        found = json.loads(raw)
+        if not isinstance(found, dict):
+            raise ValueError("it is no JSON object")
+        for name, (fits, words) in shape.items():
+            if not fits(found.get(name)):
+                raise ValueError(f"`{name}` is not {words}")
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{where} is damaged ({error}): use another folder") from error
+    return found
 
 
 # -- the file system ----------------------------------------------------------------------------------------------------
@@ -249,11 +235,5 @@ def _explained(path: Path) -> Iterator[None]:
     except StoreError:
         raise
     except OSError as error:
-        reason = error.strerror or str(error)
-        if error.errno in _FULL:
-            advice = "the finished items are kept: make room and run the same command again"
-        elif error.errno in _READ_ONLY:
-            advice = "nothing can be written there: choose another folder by --out, or change its permissions"
-        else:
-            advice = "choose another folder by --out"
-        raise StoreError(f"{path}: {reason}; {advice}") from error
+        advice = _ADVICE.get(error.errno or 0, "choose another folder by --out")
+        raise StoreError(f"{path}: {error.strerror or error}; {advice}") from error

@@ -37,11 +37,23 @@ class Sweep:
     chosen: dict[str, MethodSpec]  # by method
     report: Evaluation
     metric: str
+    paper_practice: bool
     folder: Path
 
     @property
     def page(self) -> Path:
         return self.folder / "sweep.md"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "task": self.report.results.task,
+            "model": self.report.results.model,
+            "metric": self.metric,
+            "paper_practice": self.paper_practice,
+            "chosen": {method: spec.label for method, spec in self.chosen.items()},
+            "tuning": self.tuning.results.as_json(),
+            "report": self.report.results.as_json(),
+        }
 
 
 def amateur_loops(model_type: str, loops: int) -> tuple[int, ...]:
@@ -55,16 +67,13 @@ def amateur_loops(model_type: str, loops: int) -> tuple[int, ...]:
 
 def grid(method: str, model_type: str, loops: int, draws_state: bool) -> list[MethodSpec]:
     """All settings of a method that the paper tries."""
-    if method == "loopcd":
-        pairs = product(amateur_loops(model_type, loops), STRENGTHS)
-        return [MethodSpec(method, (("amateur_loop", loop), ("strength", strength))) for loop, strength in pairs]
-    if method == "loopguidance":
-        return [MethodSpec(method, (("weight", cap),)) for cap in CAPS]
-    if method == "mti":
-        return [MethodSpec(method, (("entropy_threshold", threshold),)) for threshold in ENTROPY_THRESHOLDS]
-    if method == "selfeval" and not draws_state:
-        return [MethodSpec(method, (("temperature", heat), ("top_p", top_p))) for heat, top_p in SAMPLING]
-    return [MethodSpec(method)]
+    names, values = {
+        "loopcd": (("amateur_loop", "strength"), product(amateur_loops(model_type, loops), STRENGTHS)),
+        "loopguidance": (("weight",), product(CAPS)),
+        "mti": (("entropy_threshold",), product(ENTROPY_THRESHOLDS)),
+        "selfeval": ((), [()]) if draws_state else (("temperature", "top_p"), SAMPLING),
+    }.get(method, ((), [()]))
+    return [MethodSpec(method, tuple(zip(names, each, strict=True))) for each in values]
 
 
 def sweep(
@@ -81,15 +90,15 @@ def sweep(
 
     `make` makes the task of a split. Everything is an ordinary, resumable evaluation in a folder of `out`.
     """
-    everything = tuple(spec for specs in grids.values() for spec in specs)
-    first = make("test" if paper_practice else "tuning")
+    everything = RunPlan(tuple(spec for specs in grids.values() for spec in specs))
+    split: Split = "test" if paper_practice else "tuning"
+    first = make(split)
     wanted = metric or first.metrics[0]
     if wanted not in first.metrics:
         raise ValueError(f"--metric {wanted!r}: {first.name} has {', '.join(first.metrics)}")
     remark = PRACTICE if paper_practice else "Tuning items: settings are chosen here; the reported figures are in ../report."
     _check_ours(out, paper_practice)
-    folder = out / ("test" if paper_practice else "tuning")
-    tuning = evaluate(first, engine, RunPlan(everything), folder, report, announce, remark, inside=out)
+    tuning = evaluate(first, engine, everything, out / split, report, announce, remark, inside=out)
     chosen = {method: best(tuning.results, specs, wanted) for method, specs in grids.items()}
     if paper_practice:
         kept = tuple(each for each in tuning.results.methods if each.method in chosen.values())
@@ -98,8 +107,8 @@ def sweep(
         remark = "Each method's setting was chosen on other items (../tuning)."
         last = RunPlan(tuple(chosen.values()))
         final = evaluate(make("report"), engine, last, out / "report", report, announce, remark, inside=out)
-    made = Sweep(tuning, chosen, final, wanted, out)
-    _write(made, grids, paper_practice)
+    made = Sweep(tuning, chosen, final, wanted, paper_practice, out)
+    _write(made, grids)
     return made
 
 
@@ -118,34 +127,18 @@ def best(results: Results, specs: Sequence[MethodSpec], metric: str) -> MethodSp
     return max(specs, key=lambda spec: accuracies[spec])
 
 
-def as_json(made: Sweep, paper_practice: bool) -> dict[str, Any]:
-    return {
-        "task": made.report.results.task,
-        "model": made.report.results.model,
-        "metric": made.metric,
-        "paper_practice": paper_practice,
-        "chosen": {method: spec.label for method, spec in made.chosen.items()},
-        "tuning": made.tuning.results.as_json(),
-        "report": made.report.results.as_json(),
-    }
-
-
-def _write(made: Sweep, grids: dict[str, list[MethodSpec]], paper_practice: bool) -> None:
-    write_whole(made.folder / "sweep.json", json.dumps(as_json(made, paper_practice), indent=2, ensure_ascii=False) + "\n")
-    shares = {each.method: each.shares[made.metric] for each in made.tuning.results.methods}
-    lines = [f"# Settings of {made.tuning.results.task}, {made.tuning.results.items} items, {made.tuning.results.model}", ""]
-    lines += [PRACTICE if paper_practice else "Chosen here, reported on other items: report/results.md.", ""]
+def _write(made: Sweep, grids: dict[str, list[MethodSpec]]) -> None:
+    write_whole(made.folder / "sweep.json", json.dumps(made.as_json(), indent=2, ensure_ascii=False) + "\n")
+    tuned = made.tuning.results
+    shares = {each.method: Estimate.of(each.shares[made.metric]) for each in tuned.methods}
     rows = [
-        (
-            spec.label,
-            shown(Estimate.of(shares[spec]), "percent"),
-            "yes" if spec == made.chosen[method] and len(specs) > 1 else "",
-        )
+        (spec.label, shown(shares[spec], "percent"), "yes" if spec == made.chosen[method] and len(specs) > 1 else "")
         for method, specs in grids.items()
         for spec in specs
     ]
-    lines.append(Table.of("", ("setting", made.metric, "chosen"), rows, words=(0, 2)).markdown())
-    write_whole(made.page, "\n".join(lines) + "\n")
+    told = PRACTICE if made.paper_practice else "Chosen here, reported on other items: report/results.md."
+    table = Table.of("", ("setting", made.metric, "chosen"), rows, words=(0, 2)).markdown()
+    write_whole(made.page, f"# Settings of {tuned.task}, {tuned.items} items, {tuned.model}\n\n{told}\n\n{table}\n")
 
 
 def wanted_grids(methods: Sequence[MethodSpec], model_type: str, loops: int, draws_state: bool) -> dict[str, list[MethodSpec]]:

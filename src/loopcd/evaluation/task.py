@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from loopcd.evaluation.code.bridge import CodeSettings
-from loopcd.evaluation.data import halves, subset
+from loopcd.evaluation.data import shuffled_rank
 
 # test: the whole benchmark. tuning: what settings are chosen on. report: the benchmark without what was tuned on; the
 # same as `test` where the tuning items come from elsewhere (a training split, a generator).
@@ -49,12 +49,25 @@ def tuning_half(items: Sequence[Item], options: TaskOptions) -> tuple[Sequence[I
     """Of a benchmark that has no split to tune on: its half that the options ask for, and what it is; "" where all of it is."""
     if options.split == "test":
         return items, ""
-    tuning, report = halves(items, [item.id for item in items])
-    return (tuning, "a seeded half") if options.split == "tuning" else (report, "the other half")
+    tuning = _drawn(items, len(items) // 2, "half/")
+    if options.split == "tuning":
+        return [item for item in items if item.id in tuning], "a seeded half"
+    return [item for item in items if item.id not in tuning], "the other half"
 
 
 def limited(items: Sequence[Item], options: TaskOptions) -> list[Item]:
-    return subset(items, options.limit, [item.id for item in items])
+    """A fixed, seeded subset in the given order; a smaller one is part of a larger one."""
+    if options.limit is None:
+        return list(items)
+    if options.limit < 1:
+        raise ValueError(f"--limit {options.limit}: a whole number of at least 1")
+    chosen = _drawn(items, options.limit)
+    return [item for item in items if item.id in chosen]
+
+
+def _drawn(items: Sequence[Item], number: int, purpose: str = "") -> set[str]:
+    """The ids of so many of the items."""
+    return set(sorted((item.id for item in items), key=lambda name: shuffled_rank(purpose + name))[:number])
 
 
 @dataclass(frozen=True)
@@ -136,6 +149,8 @@ class Chat:
     tokenizer: Any = field(repr=False)
 
     def render(self, messages: Messages) -> str:
+        if self.tokenizer is None:
+            return "\n".join(message["content"] for message in messages)
         try:
             return self.tokenizer.apply_chat_template(list(messages), tokenize=False)
         except Exception as error:  # a template is a program, and may raise whatever it likes
@@ -145,12 +160,7 @@ class Chat:
             ) from error
 
 
-class _Bare:
-    def apply_chat_template(self, messages: Messages, tokenize: bool) -> str:
-        return "\n".join(message["content"] for message in messages)
-
-
-ELSEWHERE = Chat("texts made elsewhere", _Bare())  # their template is not known, and no model reads these prompts
+ELSEWHERE = Chat("texts made elsewhere", None)  # their template is not known, and no model reads these prompts
 
 
 def chat_of(model: str, tokenizer: Any) -> Chat | None:
