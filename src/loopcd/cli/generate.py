@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -65,12 +64,18 @@ def generate(
     loading = {name: options.pop(name) for name in ("dtype", "device", "quantize", "allow_pickle")}
     chosen = build_method(method, options)
     import loopcd
+    from loopcd.decoding.thinking import without_thinking
 
     loaded, tokenizer = loopcd.load(model, **loading)
     if streamed:
         del run["batch_size"]
         pieces = loopcd.stream(loaded, tokenizer, prompts[0], chosen, **run)
-        _print_pieces(pieces if show_thinking else _without_thinking(pieces, tokenizer, prompts[0], run["enable_thinking"]))
+        if not show_thinking and not isinstance(prompts[0], str):
+            pieces = without_thinking(pieces, _thinks_already(tokenizer, prompts[0], run["enable_thinking"]))
+        for piece in pieces:
+            click.echo(piece, nl=False)
+            sys.stdout.flush()
+        click.echo()
         return
     writer = nullcontext(False) if trace_file is None else loopcd.TraceWriter(trace_file)
     with progress_bar("generating", len(prompts)) as show, writer as trace:
@@ -89,26 +94,12 @@ def generate(
         click.echo(result["text"] if show_thinking else result.get("answer", result["text"]))
 
 
-def _print_pieces(pieces: Iterable[str]) -> None:
-    for piece in pieces:
-        click.echo(piece, nl=False)
-        sys.stdout.flush()
-    click.echo()
-
-
 def _thinks_already(tokenizer: Any, messages: Any, enable_thinking: bool | None) -> bool:
     """Whether the template itself opens the thinking part of the answer."""
     from loopcd.decoding.chat import chat_ids
     from loopcd.decoding.thinking import is_opened
 
     return is_opened(tokenizer.decode(chat_ids(tokenizer, messages, "prompt", enable_thinking)))
-
-
-def _without_thinking(pieces: Iterable[str], tokenizer: Any, prompt: Any, enable_thinking: bool | None) -> Iterable[str]:
-    """Only answers in a conversation have a thinking part."""
-    from loopcd.decoding.thinking import without_thinking
-
-    return pieces if isinstance(prompt, str) else without_thinking(pieces, _thinks_already(tokenizer, prompt, enable_thinking))
 
 
 def _result(tokenizer: Any, prompt: Any, made: Any, enable_thinking: bool | None) -> dict[str, Any]:

@@ -93,10 +93,11 @@ def _check_records(path: Path, records: list[Any]) -> None:
 
 def fingerprint(name: str, raw: bytes, records: int, unpacked: bytes | None = None) -> DataFile:
     """A file is known by what it holds, however that is packed."""
-    digest, wanted = sha256(raw if unpacked is None else unpacked).hexdigest(), KNOWN.get(name.removesuffix(".gz"))
+    plain = name.removesuffix(".gz")
+    digest, wanted = sha256(raw if unpacked is None else unpacked).hexdigest(), KNOWN.get(plain)
     if digest != wanted:
         expected = f", not the known {wanted[:12]}…" if wanted else ", which is not a known file"
-        log.warning("%s has sha256 %s…%s: its scores cannot be compared with others'", name, digest[:12], expected)
+        log.warning("%s has sha256 %s…%s: its scores cannot be compared with others'", plain, digest[:12], expected)
     return DataFile(name, sha256(raw).hexdigest(), digest == wanted, records)
 
 

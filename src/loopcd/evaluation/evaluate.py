@@ -134,7 +134,7 @@ def begin(store: Store, manifest: dict[str, Any]) -> None:
     """Write the manifest into an empty folder; in one with a run, refuse to go on under other settings."""
     before = store.manifest()
     if before is None:
-        store.write_manifest(manifest)
+        store.write(MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
         return
     parts = ("format", "settings", "versions")
     try:

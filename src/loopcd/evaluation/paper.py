@@ -15,41 +15,20 @@ Family = Literal["huginn", "ouro"]
 FAMILIES: tuple[Family, ...] = ("huginn", "ouro")
 NAMES: dict[Family, str] = {"huginn": "Huginn-0125", "ouro": "Ouro-1.4B"}
 _FAMILY: dict[str, Family] = {"tomg-group-umd/huginn-0125": "huginn", "ByteDance/Ouro-1.4B": "ouro"}  # by hub id
-SHOWN: dict[str, str] = {
-    "gsm8k": "GSM8K",
-    "math500": "MATH-500",
-    "humaneval": "HumanEval",
-    "mbpp": "MBPP",
-    "strategyqa": "StrategyQA",
+_BENCHMARKS = {  # by task: how the paper writes it, and what it reports
+    "gsm8k": ("GSM8K", ("flex", "strict")),
+    "math500": ("MATH-500", ("flex", "strict")),
+    "humaneval": ("HumanEval", ("base", "plus")),
+    "mbpp": ("MBPP", ("base", "plus")),
+    "strategyqa": ("StrategyQA", ("accuracy",)),
 }
-READINGS = (
-    ("gsm8k", "flex"),
-    ("gsm8k", "strict"),
-    ("math500", "flex"),
-    ("math500", "strict"),
-    ("humaneval", "base"),
-    ("humaneval", "plus"),
-    ("mbpp", "base"),
-    ("mbpp", "plus"),
-    ("strategyqa", "accuracy"),
-)
+SHOWN = {task: name for task, (name, _) in _BENCHMARKS.items()}
+READINGS = tuple((task, reading) for task, (_, readings) in _BENCHMARKS.items() for reading in readings)
 
-# LoopCD's setting in Table 2, the best of the grid on each benchmark; loops count from 1
-_SETTINGS: dict[Family, dict[str, Preset]] = {
-    "huginn": {
-        "gsm8k": Preset(6, 0.3),
-        "math500": Preset(8, 0.1),
-        "humaneval": Preset(8, 0.3),
-        "mbpp": Preset(8, 0.3),
-        "strategyqa": Preset(8, 0.3),
-    },
-    "ouro": {
-        "gsm8k": Preset(1, 0.3),
-        "math500": Preset(2, 0.1),
-        "humaneval": Preset(2, 0.3),
-        "mbpp": Preset(1, 0.2),
-        "strategyqa": Preset(1, 0.3),
-    },
+# LoopCD's setting in Table 2, the best of the grid on each benchmark, in their order; loops count from 1
+_SETTINGS: dict[Family, tuple[Preset, ...]] = {
+    "huginn": (Preset(6, 0.3), Preset(8, 0.1), Preset(8, 0.3), Preset(8, 0.3), Preset(8, 0.3)),
+    "ouro": (Preset(1, 0.3), Preset(2, 0.1), Preset(2, 0.3), Preset(1, 0.2), Preset(1, 0.3)),
 }
 _FIXED_SETTING: dict[Family, Preset] = {"huginn": Preset(8, 0.3), "ouro": Preset(2, 0.2)}  # Table 9
 
@@ -125,6 +104,10 @@ def family(model: str) -> Family | None:
     return _FAMILY.get(published_as(model) or "")
 
 
+def _setting(family: Family, task: str) -> Preset:
+    return _SETTINGS[family][list(_BENCHMARKS).index(task)]
+
+
 def setting(model: str, task: str) -> Preset:
     """LoopCD's of Table 2, for one of the paper's models on one of its benchmarks."""
     known = family(model)
@@ -135,7 +118,7 @@ def setting(model: str, task: str) -> Preset:
         )
     if task not in SHOWN:
         raise ValueError(f"--settings paper: the paper has no setting for the task {task}; its tasks are {', '.join(SHOWN)}")
-    return _SETTINGS[known][task]
+    return _setting(known, task)
 
 
 def beside(model: str, task: str, method: str, used: Preset | None = None) -> dict[str, float]:
@@ -145,7 +128,7 @@ def beside(model: str, task: str, method: str, used: Preset | None = None) -> di
     if known is None or method not in _MAIN[known]:
         return {}
     row: tuple[float, ...] = _MAIN[known][method]
-    if method == "loopcd" and used != _SETTINGS[known][task]:
+    if method == "loopcd" and used != _setting(known, task):
         if used != _FIXED_SETTING[known]:
             return {}
         row = _FIXED[known]
@@ -159,21 +142,18 @@ def known_task(task: str) -> str:
 
 def known_reading(task: str, metric: str) -> tuple[str, str]:
     """The paper's benchmark and reading for a task and metric of ours."""
-    benchmark = known_task(task)
-    readings = [reading for name, reading in READINGS if name == benchmark]
-    return benchmark, metric if metric in readings else readings[0]
+    readings = _BENCHMARKS[known_task(task)][1]
+    return known_task(task), metric if metric in readings else readings[0]
 
 
 def main(family: Family, method: str, task: str, metric: str) -> float | None:
     """Table 2; None for a method that it does not have."""
-    row = _MAIN[family].get(method)
-    return None if row is None else row[READINGS.index(known_reading(task, metric))]
+    return _MAIN[family][method][READINGS.index(known_reading(task, metric))] if method in _MAIN[family] else None
 
 
 def speed(family: Family, method: str) -> float | None:
     """Table 2, tokens per second relative to greedy."""
-    row = _MAIN[family].get(method)
-    return None if row is None else row[-1]
+    return _MAIN[family][method][-1] if method in _MAIN[family] else None
 
 
 def fixed(family: Family, task: str, metric: str) -> tuple[float, float]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from loopcd.evaluation.results import BASELINE
@@ -16,6 +17,7 @@ from loopcd.evaluation.task import Item, Task
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+_HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # a terminal must not obey what a model writes
 LONGEST = 4000  # characters compared; a text that runs on says nothing more
 
 
@@ -75,35 +77,25 @@ def diverging(task: Task, outcomes: Sequence[Outcome], number: int = 3) -> list[
         if before != after:
             was, now = greedy.grades[place][metric], other.grades[place][metric]
             kinds["same" if was == now else "gained" if now else "lost"].append(place)
-    chosen: list[int] = []
-    while len(chosen) < number and any(kinds.values()):
-        chosen += [places.pop(0) for places in kinds.values() if places]
-    return [_parting(task, greedy, other, place) for place in chosen[:number]]
-
-
-def _parting(task: Task, greedy: Outcome, other: Outcome, place: int) -> Parting:
-    item, metric = task.items[place], task.metrics[0]
-    cut = pieces(greedy.texts[place].strip()[:LONGEST], other.texts[place].strip()[:LONGEST])
-    sides = [
-        Side(made.run.method.label, made.grades[place][metric], each) for made, each in zip((greedy, other), cut, strict=True)
-    ]
-    return Parting(item, task.question(item.prompt), *sides)
+    chosen = [place for turn in zip_longest(*kinds.values()) for place in turn if place is not None]
+    partings = []
+    for place in chosen[:number]:
+        cut = pieces(*(made.texts[place].strip()[:LONGEST] for made in (greedy, other)))
+        right = (made.grades[place][metric] for made in (greedy, other))
+        sides = map(Side, (greedy.run.method.label, other.run.method.label), right, cut)
+        partings.append(Parting(task.items[place], task.question(task.items[place].prompt), *sides))
+    return partings
 
 
 def pieces(before: str, after: str) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
     """Both texts cut where they agree and where they do not, word by word."""
-    left, right = _words(before), _words(after)
+    left, right = (re.findall(r"\s+|\w+|[^\w\s]", _HIDDEN.sub("·", text)) for text in (before, after))
     made: tuple[list[Piece], list[Piece]] = ([], [])
     for kind, a, b, c, d in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
         for side, words in zip(made, (left[a:b], right[c:d]), strict=True):
             if words:
                 side.append(Piece("".join(words), kind != "equal"))
     return tuple(made[0]), tuple(made[1])
-
-
-def _words(text: str) -> list[str]:
-    visible = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "·", text)  # a terminal must not obey what a model writes
-    return re.findall(r"\s+|\w+|[^\w\s]", visible)
 
 
 def side_by_side(partings: Sequence[Parting], colours: bool = True) -> RenderableType:
@@ -116,15 +108,11 @@ def side_by_side(partings: Sequence[Parting], colours: bool = True) -> Renderabl
     for each in partings:
         caption = Text(f"{each.item.id}, gold {each.item.gold}")  # not a string: brackets in it are no markup
         table = Table(title=Text(each.question[-600:]), title_justify="left", caption=caption, expand=True)
-        for side in each.sides:
+        cells = []
+        for side, style in zip(each.sides, ("bold red underline", "bold green underline"), strict=True):
             table.add_column(side.title, overflow="fold", ratio=1)
-        styles = zip(each.sides, ("bold red underline", "bold green underline"), strict=True)
-        cells = [
-            Text.assemble(*((piece.text, style if piece.differs else "") for piece in side.pieces))
-            if colours
-            else Text(side.bracketed())
-            for side, style in styles
-        ]
+            coloured = Text.assemble(*((piece.text, style if piece.differs else "") for piece in side.pieces))
+            cells.append(coloured if colours else Text(side.bracketed()))
         table.add_row(*cells)
         drawn.append(table)
     return Group(*drawn)

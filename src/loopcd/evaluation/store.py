@@ -55,9 +55,6 @@ class Store:
         raw = _read(self.folder / MANIFEST)
         return None if raw is None else _record(raw, str(self.folder / MANIFEST), {})
 
-    def write_manifest(self, manifest: dict[str, Any]) -> None:
-        self.write(MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
-
     def write(self, name: str, text: str) -> Path:
         with _explained(self.folder / name):
             return writing.write_whole(self._place(name), text)

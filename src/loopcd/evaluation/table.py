@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 # text: words, of whoever they are. markup: words of our own, which may be Markdown. figure: numbers that are text already.
 Unit = Literal["text", "markup", "figure", "count", "percent", "points", "times", "number"]
 Verdict = Literal["holds", "holds in part", "does not hold", "is undecided"]
-DIGITS: dict[Unit, int] = {"percent": 2, "points": 2, "times": 2, "number": 3}
+_FIGURES: dict[Unit, tuple[int, str]] = {  # of numbers that are no counts: times what they are shown, and how
+    "percent": (100, "{:.2f}"),
+    "points": (100, "{:+.2f}"),
+    "times": (1, "{:.2f}×"),
+    "number": (1, "{:.3f}"),
+}
 NOTHING = "–"
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
 
@@ -137,12 +142,12 @@ def shown(cell: Cell, unit: Unit) -> str:
     """As in "36.62 [34.07, 39.26]"; percentages and points are shown times a hundred."""
     if cell is None:
         return NOTHING
-    if isinstance(cell, Estimate):
-        told = figure(cell.value, unit)
-        if cell.low is None or cell.high is None:
-            return told
-        return f"{told} [{figure(cell.low, unit)}, {figure(cell.high, unit)}]"
-    return cell if isinstance(cell, str) else figure(cell, unit)
+    if not isinstance(cell, Estimate):
+        return cell if isinstance(cell, str) else figure(cell, unit)
+    told = figure(cell.value, unit)
+    if cell.low is None or cell.high is None:
+        return told
+    return f"{told} [{figure(cell.low, unit)}, {figure(cell.high, unit)}]"
 
 
 def figure(value: float, unit: Unit) -> str:
@@ -150,14 +155,10 @@ def figure(value: float, unit: Unit) -> str:
         return NOTHING
     if isinf(value):
         return "∞" if value > 0 else "−∞"
-    if unit not in DIGITS:
+    if unit not in _FIGURES:
         return f"{value:,}" if isinstance(value, int) else f"{value:g}"
-    digits = DIGITS[unit]
-    if unit == "percent":
-        return f"{100 * value:.{digits}f}"
-    if unit == "points":
-        return f"{100 * value:+.{digits}f}"
-    return f"{value:.{digits}f}{'×' if unit == 'times' else ''}"
+    factor, form = _FIGURES[unit]
+    return form.format(factor * value)
 
 
 def _marked(cell: Cell, column: Column) -> str:
