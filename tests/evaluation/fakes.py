@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from loopcd.decoding import Generation, Greedy, Method
-from loopcd.evaluation.engine import CompletionRequest, plain
+from loopcd.evaluation.engine import CompletionRequest, Engine, plain
 from loopcd.evaluation.evaluate import Evaluation, evaluate
 from loopcd.evaluation.plan import RunPlan, parse_methods
 from loopcd.evaluation.task import Item, TaskOptions
@@ -22,14 +22,12 @@ PROTOCOL = json.loads((Path(__file__).parents[1] / "golden" / "protocol.json").r
 
 
 @dataclass(frozen=True)
-class FakeEngine:
+class FakeEngine(Engine):
     """Answers follow from prompt, method, seed and, as rounding would have it, from the batch's composition."""
 
     batch_size: int = 4
     seconds: float = 0.0  # a batch takes
     name: str = "fake"
-    model: Any = None
-    num_loops: int | None = None
     calls: list[tuple[Method, CompletionRequest, int]] = field(default_factory=list, compare=False)
 
     def describe(self) -> dict[str, Any]:
@@ -43,12 +41,6 @@ class FakeEngine:
 
     def lengths(self, prompts: Sequence[str]) -> list[int]:
         return [len(prompt) for prompt in prompts]
-
-    def ahead(self, method: Method) -> int:
-        return 1
-
-    def warm_up(self, prompts: Sequence[str]) -> None:
-        pass
 
     def complete(self, prompts: Sequence[str], method: Method, request: CompletionRequest) -> list[Generation]:
         self.calls.append((method, request, len(prompts)))

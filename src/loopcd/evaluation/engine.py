@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -39,52 +39,43 @@ class CompletionRequest:
     ended: Callable[[int, Generation], None] | None = None  # may be told of a prompt's text, by its place, as soon as it ends
 
 
-class Engine(Protocol):
-    @property
-    def model(self) -> LoopedModel:
-        """Its weights need not be in this process."""
-        ...
+class Engine:
+    """What generates; each engine is one of these."""
 
-    @property
-    def num_loops(self) -> int | None:
-        """None: all loops of the model."""
-        ...
-
-    @property
-    def batch_size(self) -> int:
-        """Prompts that are worked on together."""
-        ...
+    model: LoopedModel  # its weights need not be in this process
+    num_loops: int | None  # None: all of the model's
+    batch_size: int  # prompts that are worked on together
 
     def ahead(self, method: Method) -> int:
         """Batches that are handed over together: more than one where a text that ends makes room for the next, so that no text
         depends on which others it is with."""
-        ...
+        return 1
 
     def describe(self) -> dict[str, Any]:
         """What generates, for the manifest: all that may change a text."""
-        ...
+        raise NotImplementedError
 
     def machine(self) -> dict[str, Any]:
         """Where it runs; recorded, but a run may go on elsewhere."""
-        ...
+        raise NotImplementedError
 
     def settings(self, method: Method) -> dict[str, Any]:
         """The method's settings as they are for this model, with the model's presets filled in."""
-        ...
+        raise NotImplementedError
 
     def lengths(self, prompts: Sequence[str]) -> list[int]:
         """Tokens of each prompt."""
-        ...
+        raise NotImplementedError
 
     def warm_up(self, prompts: Sequence[str]) -> None:
         """Do once what only the first call takes time for, so that the first method is not timed with it."""
-        ...
 
-    def complete(self, prompts: Sequence[str], method: Method, request: CompletionRequest) -> list[Generation]: ...
+    def complete(self, prompts: Sequence[str], method: Method, request: CompletionRequest) -> list[Generation]:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class LocalEngine:
+class LocalEngine(Engine):
     """`loopcd.generate` in this process."""
 
     model: LoopedModel

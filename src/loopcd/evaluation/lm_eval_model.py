@@ -11,8 +11,10 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Tensor
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 
 from loopcd.decoding.generate import by_ticks, generate
@@ -21,9 +23,6 @@ from loopcd.decoding.texts import StopTexts
 from loopcd.evaluation.engine import AHEAD
 from loopcd.evaluation.plan import MethodSpec
 from loopcd.models.loading import find, load
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 try:
     from lm_eval.api.registry import register_model
@@ -60,7 +59,8 @@ class LoopedLM(HFLM):
             raise ValueError(f"revision={others['revision']!r}: download it and give the folder as pretrained=")
         if others.pop("trust_remote_code", False):
             log.warning("trust_remote_code: not needed, and no code of a checkpoint is ever run here")
-        super().__init__(pretrained=str(find(pretrained)), backend="causal", device=device or _device(), **others)
+        place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        super().__init__(pretrained=str(find(pretrained)), backend="causal", device=place, **others)
         self.method_reserve = self.method.reserve(self.tokenizer)
 
     def _create_model(self, pretrained: str, dtype: Any = "auto", **options: Any) -> None:
@@ -141,12 +141,6 @@ def _method(name: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         raise ValueError(f"{foreign[0]}={options[foreign[0]]!r} is no setting of {name}: those are {', '.join(own) or 'none'}")
     spec = MethodSpec(name, tuple((key, value) for key, value in options.items() if key in own))
     return spec.build(), {key: value for key, value in options.items() if key not in own}
-
-
-def _device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def run_command_line(arguments: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from loopcd.evaluation import paper
 from loopcd.evaluation.code.bridge import CodeSettings
@@ -30,7 +30,7 @@ class Session:
     data: Path | None = None
     exemplars: Path | None = None
     no_chat: bool = False
-    settings: str | None = None
+    settings: Literal["paper"] | None = None
     limit: int | None = None
     seeds: str | None = None
     max_new_tokens: int | None = None
@@ -60,8 +60,6 @@ class Session:
         asked = parse_methods(self.methods)
         if self.settings is None:
             return asked
-        if self.settings != "paper":
-            raise ValueError(f"--settings {self.settings}: there is paper, the setting of the paper's Table 2")
         own = paper.setting(self.model, self.task)
         if self.num_loops is not None:
             raise ValueError(f"--num-loops {self.num_loops}: with --settings paper all loops of the model are run")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 from loopcd.evaluation.code.bridge import CodeSettings
 from loopcd.evaluation.data import shuffled_rank
@@ -85,55 +85,35 @@ class Ceiling:
         return f"Reference solutions pass {passed} of these {self.total} here{failed}."
 
 
-@runtime_checkable
-class Task(Protocol):
+class Task:
     """A benchmark, ready to run. Made by the module that `tasks` has under its name: `make(name, options)`."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def protocol(self) -> str:
-        """Whose prompts, stops and readings these are: the paper's authors', lm-eval's, or our own."""
-        ...
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """ "strict" and "flex" where the paper has them; comparisons use the first."""
-        ...
-
-    @property
-    def stop(self) -> tuple[str, ...]:
-        """Texts that end an answer."""
-        ...
-
-    @property
-    def max_new_tokens(self) -> int: ...
-
-    @property
-    def items(self) -> Sequence[Item]:
-        """The items to be run, after `limit`, in the benchmark's order."""
-        ...
+    name: str
+    protocol: str  # whose prompts, stops and readings these are: the paper's authors', lm-eval's, or our own
+    metrics: tuple[str, ...]  # "strict" and "flex" where the paper has them; comparisons use the first
+    stop: tuple[str, ...]  # texts that end an answer
+    max_new_tokens: int
+    items: Sequence[Item]  # the items to be run, after `limit`, in the benchmark's order
 
     def grade(self, items: Sequence[Item], texts: Sequence[str]) -> list[Grades]:
         """Right or wrong, by metric, for each item's text, as far as the first stop text. Called once for all items of a
         method; must be repeatable."""
-        ...
+        raise NotImplementedError
 
     def ceiling(self) -> Ceiling | None:
         """Of these items, found by the same road as the grades; None where every reference answer is right."""
-        ...
+        return None
 
     def question(self, prompt: str) -> str:
         """The question within a prompt, without worked examples and template: what SelfEval asks the model about."""
-        ...
+        raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
         """For the manifest, JSON values only: data source and sha256, shots, template, what grades the answers.
 
         What stands under "machine" is recorded with where it runs, and may change when a run goes on.
         """
-        ...
+        raise NotImplementedError
 
 
 # -- a tokenizer's chat template, handed to the tasks whose prompts are made with it

@@ -19,7 +19,7 @@ from loopcd.decoding.texts import trim
 from loopcd.evaluation.code import bridge
 from loopcd.evaluation.code.bridge import NEEDS_CONSENT, CodeSettings, Dataset, Grading, Program, ProgramVerdict
 from loopcd.evaluation.data import DataFile, read_lines
-from loopcd.evaluation.task import Ceiling, Chat, Grades, Item, TaskOptions, limited, tuning_half
+from loopcd.evaluation.task import Ceiling, Chat, Grades, Item, Task, TaskOptions, limited, tuning_half
 from loopcd.tracing.writing import write_whole
 
 FILES: dict[Dataset, str] = {"humaneval": "HumanEvalPlus-v0.1.10.jsonl.gz", "mbpp": "MbppPlus-v0.2.0.jsonl.gz"}
@@ -31,7 +31,7 @@ TAB = "    "
 
 
 @dataclass(frozen=True)
-class CodeTask:
+class CodeTask(Task):
     """A benchmark of programs. Graded only where the user allowed to run them, and where they can be shut in."""
 
     name: Dataset

@@ -10,13 +10,13 @@ from typing import Any
 from loopcd.decoding.texts import trim
 from loopcd.evaluation.data import DataFile, from_hub, read_lines
 from loopcd.evaluation.graders import HASHES, flex_match, strict_match
-from loopcd.evaluation.task import Grades, Item, TaskOptions
+from loopcd.evaluation.task import Grades, Item, Task, TaskOptions
 
 Records = Sequence[dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadTask:
+class ReadTask(Task):
     """`read(text, item)` says by each metric whether a text, up to its end, is right. Every reference answer is."""
 
     name: str
@@ -37,9 +37,6 @@ class ReadTask:
 
     def grade(self, items: Sequence[Item], texts: Sequence[str]) -> list[Grades]:
         return [self.read(trim(text, self.stop)[0], item) for item, text in zip(items, texts, strict=True)]
-
-    def ceiling(self) -> None:
-        return None
 
     def question(self, prompt: str) -> str:
         before, after = self.marks

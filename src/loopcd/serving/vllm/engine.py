@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 
 from loopcd.decoding import Generation, Greedy, LoopCD, LoopGuidance, Method
 from loopcd.decoding.texts import trim
-from loopcd.evaluation.engine import CompletionRequest, plain, weights_hash
+from loopcd.evaluation.engine import CompletionRequest, Engine, plain, weights_hash
 from loopcd.evaluation.session import Session
 from loopcd.models import LoopedModel
 from loopcd.models.presets import empty_model
@@ -29,7 +29,7 @@ AT_ONCE = 256  # prompts handed over together, times the replicas; vLLM makes it
 
 
 @dataclass(frozen=True)
-class VLLMEngine:
+class VLLMEngine(Engine):
     """Greedy, LoopCD and LoopGuidance by vLLM. How many positions were contested it does not say: those counts are 0."""
 
     model: LoopedModel  # its shapes only, without weights
@@ -128,9 +128,6 @@ class VLLMEngine:
                 f"{self.model.max_context}: the task needs another model"
             )
         return found
-
-    def ahead(self, method: Method) -> int:
-        return 1  # vLLM fills its places by itself
 
     def warm_up(self, prompts: Sequence[str]) -> None:
         self.workers.generate(self._encode(prompts), [self.params(2)] * len(prompts))
