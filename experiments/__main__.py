@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from loopcd.analysis.elements import ELEMENTS
 from loopcd.cli.reproduce import reproduce
 
 
@@ -50,7 +49,10 @@ def card(run: Path, model: Path) -> None:
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def auto(options: tuple[str, ...]) -> None:
     """An amateur chosen at every token, against the fixed loop; options are those of `loopcd reproduce`."""
-    ELEMENTS["auto"] = "experiments.auto:ELEMENT"
+    from experiments.auto import ELEMENT
+    from loopcd.analysis.elements import ELEMENTS
+
+    ELEMENTS["auto"] = ELEMENT
     reproduce.main(["auto", *options], prog_name="python -m experiments")
 
 

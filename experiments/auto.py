@@ -26,7 +26,6 @@ from experiments.contests import Contests, at_loop
 from loopcd.analysis.elements.element import Element, points
 from loopcd.analysis.laboratory import GREEDY, Laboratory, Wanted
 from loopcd.analysis.result import Finding, Result
-from loopcd.analysis.traced import greedy_traces
 from loopcd.decoding import LoopCD, Method, rules
 from loopcd.decoding.auto import AmateurRule, AutoScorer, candidate_loops
 from loopcd.decoding.reader import Reader
@@ -146,7 +145,7 @@ class Measured:
 def measured(lab: Laboratory, split: Split, wanted: Sequence[Variant]) -> Measured:
     (greedy,) = lab.answers(GREEDY, split=split)
     was = greedy.right(lab.metric)
-    contests = Contests.of(greedy_traces(lab, split=split))
+    contests = Contests.of(lab.traces(split))
     loops = candidate_loops(lab.loops)
     changed = {each: contests.changed(each.amateur, loops, each.strength) for each in wanted}
     right = {each: _regraded(lab, split, each, places, was) for each, places in changed.items()}
@@ -263,4 +262,4 @@ def _wanted(lab: Laboratory) -> Sequence[Wanted]:
     return (Wanted((GREEDY,)), replace(Wanted((GREEDY,)), split="tuning"))
 
 
-ELEMENT = Element("auto", "Beyond the paper: an amateur chosen at every token", _auto, _wanted)
+ELEMENT = Element("Beyond the paper: an amateur chosen at every token", _auto, _wanted)

@@ -9,11 +9,11 @@ import torch
 
 from analysis.labs import coin_task, laboratory
 from analysis.readings import answers_read, hard, late_alternative, margins
-from loopcd.analysis.elements import ELEMENTS, element, elements
+from loopcd.analysis.elements import ELEMENTS, elements
 from loopcd.analysis.elements.changed_texts import first_difference
 from loopcd.analysis.elements.comparison import chosen, grids
 from loopcd.analysis.elements.hard_tokens import token_class, visible
-from loopcd.analysis.elements.settings import PLACES, place_shares
+from loopcd.analysis.elements.variants import PLACES, place_shares
 from loopcd.analysis.laboratory import GREEDY, Laboratory
 from loopcd.analysis.result import Result
 from loopcd.decoding.selective import kind_numeric
@@ -37,7 +37,7 @@ def values(result: Result, key: str) -> list[float | None]:
 def test_every_row_of_the_papers_list_is_there() -> None:
     wanted = "fig2a fig2bc table1 table2 table3 table4 fig3 table5 fig4 table6 fig5 table7 table8 table9 table10 fig6 app"
     assert [name for name in ELEMENTS if name in wanted.split()] == wanted.split()
-    assert [each.name for each in elements("all")] == list(ELEMENTS)
+    assert list(elements("all")) == list(ELEMENTS)
 
 
 @pytest.mark.parametrize("wanted", ["table11", "", "table1,,fig3", "table1,table1"])
@@ -47,7 +47,7 @@ def test_what_is_no_element_is_refused(wanted: str) -> None:
 
 
 def test_trace_entropy_of_right_and_wrong_answers(lab: Laboratory) -> None:
-    found = element("fig2a").compute(lab)
+    found = ELEMENTS["fig2a"].compute(lab)
     right = lab.answers(GREEDY)[0].right("flex")
     entropies = []
     for logits in answers_read(lab):
@@ -66,7 +66,7 @@ def test_margins_by_loop_of_easy_and_hard_tokens(each_lab: Laboratory) -> None:
         torch.tensor([each for logits in read for each in hard(logits)]),
         torch.cat([margins(each) for each in read]),
     )
-    found = element("fig2bc").compute(each_lab)
+    found = ELEMENTS["fig2bc"].compute(each_lab)
     assert values(found, "margin_hard") == pytest.approx(all_margins[masks].mean(dim=0).tolist(), abs=1e-3)
     assert values(found, "margin_easy") == pytest.approx(all_margins[~masks].mean(dim=0).tolist(), abs=1e-3)
 
@@ -78,7 +78,7 @@ def test_margin_flips_are_what_the_bare_contrast_changes(lab: Laboratory) -> Non
             contrast = each[-1] - lab.strength * each[lab.amateur - 1]
             flips[is_hard][0] += int(contrast.argmax() != each[-1].argmax())
             flips[is_hard][1] += 1
-    found = element("table6").compute(lab)
+    found = ELEMENTS["table6"].compute(lab)
     assert values(found, "flipped") == pytest.approx([flips[False][0] / flips[False][1], flips[True][0] / flips[True][1]])
     assert values(found, "count") == [flips[False][1], flips[True][1]]
 
@@ -90,10 +90,10 @@ def test_hard_tokens_in_right_and_wrong_answers_and_their_peaks(lab: Laboratory)
     for wanted in (True, False):
         chosen = [mask for mask, good in zip(masks, right, strict=True) if good == wanted]
         shares.append(sum(map(sum, chosen)) / sum(map(len, chosen)))
-    assert values(element("fig4").compute(lab), "hard")[:2] == pytest.approx(shares)
+    assert values(ELEMENTS["fig4"].compute(lab), "hard")[:2] == pytest.approx(shares)
     peaks = [int(row.argmax()) + 1 for logits in read for row in margins(logits)]
     wanted_shares = [peaks.count(loop) / len(peaks) for loop in range(1, lab.loops + 1)]
-    assert values(element("fig5").compute(lab), "all") == pytest.approx(wanted_shares)
+    assert values(ELEMENTS["fig5"].compute(lab), "all") == pytest.approx(wanted_shares)
 
 
 def test_late_flips_and_early_overconfidence(lab: Laboratory) -> None:
@@ -105,7 +105,7 @@ def test_late_flips_and_early_overconfidence(lab: Laboratory) -> None:
             counts[good][0] += is_hard and not late
             counts[good][1] += late
             counts[good][2] += 1
-    found = element("table7").compute(lab)
+    found = ELEMENTS["table7"].compute(lab)
     for key, good in (("right", True), ("wrong", False)):
         early, late, tokens = counts[good]
         assert values(found, key) == pytest.approx([early / tokens, late / tokens])
@@ -122,21 +122,21 @@ def test_kinds_of_positions_add_up(lab: Laboratory) -> None:
 
 
 def test_the_sweep_has_a_row_for_each_amateur_and_says_the_scaling(each_lab: Laboratory) -> None:
-    found = element("table4").compute(each_lab)
+    found = ELEMENTS["table4"].compute(each_lab)
     assert found.table.rows[0][-2:] == (0.3321, 0.2439)  # greedy's, of Table 2
     assert values(found, "amateur") == ["none (greedy)", 1, 2, 3]
     assert any("of 4 loops every one" in note for note in found.notes)
 
 
 def test_early_exit_with_loopcd_leaves_after_the_amateur(each_lab: Laboratory) -> None:
-    found = element("table3").compute(each_lab)
+    found = ELEMENTS["table3"].compute(each_lab)
     loops = values(found, "loops_per_token")
     assert loops[0] == loops[1] == each_lab.loops and all(1 <= each <= each_lab.loops for each in loops if each is not None)
     assert values(found, "paper_speed") == [1.0, 0.98, 1.98, 1.94]
 
 
 def test_methods_are_compared_with_greedy_on_the_same_items(lab: Laboratory) -> None:
-    found = element("table2").compute(lab)
+    found = ELEMENTS["table2"].compute(lab)
     greedy, contrasted = (lab.answers(spec)[0].right("flex") for spec in (GREEDY, lab.loopcd()))
     last = dict(zip(column(found, "method"), found.table.rows, strict=True))["LoopCD"]
     difference = last[[each.key for each in found.table.columns].index("difference")]
@@ -155,7 +155,7 @@ def test_settings_are_chosen_on_half_as_many_other_items(folders: dict[str, Path
     for name, specs in grids(lab).items():
         right = [sum(lab.answers(spec, split="tuning")[0].right("flex")) for spec in specs]
         assert settings[name] == specs[right.index(max(right))]
-    found = element("table2").compute(lab)
+    found = ELEMENTS["table2"].compute(lab)
     assert [cell for cell in column(found, "setting") if cell != "–"] == [
         settings[name].label.partition(":")[2] for name in settings if settings[name].given
     ]
@@ -175,7 +175,7 @@ def test_table_2_takes_the_papers_own_settings_for_its_models(each_lab: Laborato
 
 
 def test_loopguidance_is_a_row_beyond_the_papers(lab: Laboratory) -> None:
-    found = element("table2").compute(lab)
+    found = ELEMENTS["table2"].compute(lab)
     row = dict(zip(column(found, "method"), found.table.rows, strict=True))["LoopGuidance"]
     keys = [each.key for each in found.table.columns]
     assert row[keys.index("huginn_flex")] is row[keys.index("ouro_speed")] is None
@@ -183,7 +183,7 @@ def test_loopguidance_is_a_row_beyond_the_papers(lab: Laboratory) -> None:
 
 
 def test_seeds_draw_the_state_or_else_the_tokens(each_lab: Laboratory) -> None:
-    found = element("table10").compute(each_lab)
+    found = ELEMENTS["table10"].compute(each_lab)
     assert len(found.table.rows) == 2 and found.settings["seeds"] == [0, 1, 2, 3]
     drawn = "initial state, as in the paper" if each_lab.engine.model.has_initial_state else "temperature"
     assert drawn in found.notes[0]
@@ -205,7 +205,7 @@ def test_where_nothing_is_hard_the_claims_are_undecided(lab: Laboratory, monkeyp
     monkeypatch.setattr("loopcd.analysis.statistics.HARD_DROP", 1e9)
     monkeypatch.setattr("loopcd.analysis.statistics.hard_tokens", lambda trace, threshold=1e9: np.zeros(len(trace), bool))
     for name in ("fig2bc", "table1", "fig3", "table6", "fig5"):
-        found = element(name).compute(lab)
+        found = ELEMENTS[name].compute(lab)
         assert found.finding.verdict == "is undecided", name
         assert "nan" not in found.finding.sentence
 

@@ -11,11 +11,18 @@ from torch import Tensor
 
 from analysis.labs import CoinTask, laboratory
 from analysis.readings import answers_read, greedy_on, hard, late_alternative
-from loopcd.analysis import interventions, statistics
-from loopcd.analysis.elements.perturbation import broken_answers
-from loopcd.analysis.interventions import Source, answer_text, graded_in_rounds, replaced_answers, resumed_texts, reversions
+from loopcd.analysis import statistics
+from loopcd.analysis.elements import interventions
+from loopcd.analysis.elements.interventions import (
+    Source,
+    answer_text,
+    broken_answers,
+    graded_in_rounds,
+    replaced_answers,
+    resumed_texts,
+    reversions,
+)
 from loopcd.analysis.laboratory import GREEDY, Laboratory
-from loopcd.analysis.traced import greedy_traces
 from loopcd.evaluation.task import Grades
 from loopcd.evaluation.tasks.questions import ReadTask
 
@@ -23,7 +30,7 @@ from loopcd.evaluation.tasks.questions import ReadTask
 @pytest.mark.parametrize("source", ["last", "peak"])
 def test_only_positions_of_the_kind_change_and_only_to_one_of_the_ten_best(lab: Laboratory, source: Source) -> None:
     changed = 0
-    for trace, logits in zip(greedy_traces(lab), answers_read(lab), strict=True):
+    for trace, logits in zip(lab.traces(), answers_read(lab), strict=True):
         kinds = hard(logits)
         assert statistics.hard_tokens(trace).tolist() == kinds
         made = replaced_answers(trace, statistics.hard_tokens(trace), Random(0), source)
@@ -50,7 +57,7 @@ def candidates(logits: Tensor, source: Source) -> list[int]:
 
 
 def test_a_replacement_is_a_uniform_draw_from_the_ten_best(lab: Laboratory) -> None:
-    traces = [trace for trace in greedy_traces(lab) if 0 < statistics.hard_tokens(trace).sum() < len(trace)]
+    traces = [trace for trace in lab.traces() if 0 < statistics.hard_tokens(trace).sum() < len(trace)]
     trace = traces[0]
     mask = statistics.hard_tokens(trace)
     made = [replaced_answers(trace, mask, Random(seed)) for seed in range(600)]
@@ -62,7 +69,7 @@ def test_a_replacement_is_a_uniform_draw_from_the_ten_best(lab: Laboratory) -> N
 
 
 def test_an_answer_with_one_kind_of_tokens_is_left_out(lab: Laboratory) -> None:
-    trace = next(greedy_traces(lab))
+    trace = next(lab.traces())
     assert replaced_answers(trace, statistics.hard_tokens(trace) | True, Random(0)) is None
     assert replaced_answers(trace, statistics.hard_tokens(trace) & False, Random(0)) is None
 
@@ -77,7 +84,7 @@ def test_table_1_counts_right_answers_with_both_kinds(lab: Laboratory) -> None:
 
 
 def test_every_late_flip_is_reverted_to_the_other_first_choice(lab: Laboratory) -> None:
-    found = {(each.item, each.position): each for i, trace in enumerate(greedy_traces(lab)) for each in reversions(trace, i)}
+    found = {(each.item, each.position): each for i, trace in enumerate(lab.traces()) for each in reversions(trace, i)}
     (greedy,) = lab.answers(GREEDY)
     wanted = {}
     for item, logits in enumerate(answers_read(lab)):
@@ -85,17 +92,17 @@ def test_every_late_flip_is_reverted_to_the_other_first_choice(lab: Laboratory) 
             other = late_alternative(logits[position])
             if other is not None:
                 wanted[item, position] = other
-    assert {place: each.token for place, each in found.items()} == wanted and wanted
+    assert {place: each.prefix[-1] for place, each in found.items()} == wanted and wanted
     for (item, position), each in found.items():
-        assert each.prefix == (*greedy.token_ids[item][:position], each.token)
+        assert each.prefix == (*greedy.token_ids[item][:position], each.prefix[-1])
 
 
 def test_greedy_decoding_goes_on_after_a_reversion(lab: Laboratory) -> None:
     task = lab.task()
-    wanted = [each for item, trace in enumerate(greedy_traces(lab)) for each in reversions(trace, item)][:9]
+    wanted = [each for item, trace in enumerate(lab.traces()) for each in reversions(trace, item)][:9]
     for each, text in zip(wanted, resumed_texts(lab, task, wanted), strict=True):
         ids = [*each.prompt, *each.prefix]
-        going = greedy_on(lab, ids, task.max_new_tokens - len(each.prefix)) if not ends(lab, each.token) else []
+        going = greedy_on(lab, ids, task.max_new_tokens - len(each.prefix)) if not ends(lab, each.prefix[-1]) else []
         assert text == answer_text(lab.engine.tokenizer, [*each.prefix, *going], task.stop)
 
 
@@ -119,7 +126,7 @@ def test_an_interrupted_reversion_goes_on_where_it_stopped(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = laboratory(folders["ouro"], tmp_path, limit=8)
-    wanted = [each for item, trace in enumerate(greedy_traces(lab)) for each in reversions(trace, item)]
+    wanted = [each for item, trace in enumerate(lab.traces()) for each in reversions(trace, item)]
     assert len(wanted) > lab.engine.batch_size
     original, calls = interventions.generate, []
 

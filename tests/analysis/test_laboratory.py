@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from analysis.labs import Counting, laboratory, with_limit
-from loopcd.analysis import traced
+from loopcd.analysis import laboratory as rooms
 from loopcd.analysis.laboratory import GREEDY, Tally, Wanted
-from loopcd.analysis.traced import greedy_traces
 from loopcd.evaluation.plan import MethodSpec
 from loopcd.evaluation.runner import Progress
 from loopcd.tracing import trace_texts
@@ -23,7 +22,7 @@ def test_answers_are_made_once_and_shared_between_laboratories(
     again = laboratory(folders["ouro"], tmp_path)
     assert again.answers(again.loopcd(), GREEDY)[1].texts == made[0].texts
     assert counting.prompts == 24
-    again.answers(again.loopcd(3))
+    again.answers(again.loopcd(amateur_loop=3))
     assert counting.prompts == 36
 
 
@@ -32,7 +31,7 @@ def test_equal_settings_are_one_run_however_they_are_written(
 ) -> None:
     lab = laboratory(folders["ouro"], tmp_path)
     lab.answers(lab.loopcd())
-    lab.answers(lab.loopcd(lab.amateur, strength=lab.strength))
+    lab.answers(lab.loopcd(amateur_loop=lab.amateur, strength=lab.strength))
     assert counting.prompts == 12
 
 
@@ -40,10 +39,9 @@ def test_what_is_wanted_by_several_elements_is_run_together_once(
     folders: dict[str, Path], tmp_path: Path, counting: Counting
 ) -> None:
     lab = laboratory(folders["huginn"], tmp_path)
-    wanted = [Wanted((lab.loopcd(), GREEDY)), Wanted((GREEDY, lab.loopcd(2))), Wanted((GREEDY,), seeds=(0, 1))]
-    assert lab.count(wanted) == 12 * 5
+    wanted = [Wanted((lab.loopcd(), GREEDY)), Wanted((GREEDY, lab.loopcd(amateur_loop=2))), Wanted((GREEDY,), seeds=(0, 1))]
     lab.prepare(wanted)
-    assert counting.prompts == 12 * (3 + 2)
+    assert counting.prompts == lab.tally.expected == 12 * (3 + 2)
 
 
 def test_other_items_loops_or_weights_are_other_answers(folders: dict[str, Path], tmp_path: Path, counting: Counting) -> None:
@@ -72,7 +70,7 @@ def test_an_interrupted_run_goes_on(folders: dict[str, Path], tmp_path: Path, mo
 def test_traces_are_those_of_the_answers(folders: dict[str, Path], tmp_path: Path) -> None:
     lab = laboratory(folders["huginn"], tmp_path)
     (greedy,) = lab.answers(GREEDY)
-    traces = list(greedy_traces(lab))
+    traces = list(lab.traces())
     assert len(traces) == 12 and [tuple(trace.token_ids.tolist()) for trace in traces] == list(greedy.token_ids)
     assert (traces[0].amateur_loop, traces[0].strength) == (lab.amateur, lab.strength)
     assert [trace.extra["correct"] for trace in traces] == greedy.right("strict")
@@ -82,7 +80,7 @@ def test_traces_are_those_of_the_answers(folders: dict[str, Path], tmp_path: Pat
 def test_an_interruption_of_tracing_costs_one_part(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(traced, "PART", 4)
+    monkeypatch.setattr(rooms, "PART", 4)
     lab = laboratory(folders["ouro"], tmp_path)
     made = []
 
@@ -92,12 +90,12 @@ def test_an_interruption_of_tracing_costs_one_part(
             raise KeyboardInterrupt
         return trace_texts(model, tokenizer, items, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(traced, "trace_texts", stopping)
+    monkeypatch.setattr(rooms, "trace_texts", stopping)
     with pytest.raises(KeyboardInterrupt):
-        greedy_traces(lab)
-    traces = list(greedy_traces(lab))
+        lab.traces()
+    traces = list(lab.traces())
     assert made == [4, 4, 4, 4] and len(traces) == 12
-    assert list(greedy_traces(lab)) == traces and len(made) == 4
+    assert list(lab.traces()) == traces and len(made) == 4
 
 
 def test_the_settings_are_all_that_the_figures_depend_on(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_the_element(lab: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_command(folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "STRENGTHS", (0.1,))
-    monkeypatch.setitem(ELEMENTS, "auto", "")  # so that it is taken back
+    monkeypatch.setitem(ELEMENTS, "auto", auto.ELEMENT)  # so that it is taken back
     options = ["--limit", "2", "--max-new-tokens", "4", "--out", str(tmp_path)]
     done = CliRunner().invoke(main, ["auto", "--model", str(folders["ouro"]), *options])
     assert done.exit_code == 0, done.output

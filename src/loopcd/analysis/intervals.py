@@ -43,9 +43,19 @@ def estimates(values: np.ndarray, statistic: Statistic) -> list[Estimate | None]
     ]
 
 
+def ratio(sums: np.ndarray) -> np.ndarray:
+    """Of the first column to the second."""
+    return sums[..., 0] / sums[..., 1]
+
+
+def ratio_difference(sums: np.ndarray) -> np.ndarray:
+    """Of four columns: the ratio of the first two minus that of the others."""
+    return ratio(sums) - ratio(sums[..., 2:])
+
+
 def mean(sums: Counts, among: Counts) -> Estimate | None:
     """Σ sums / Σ among."""
-    found = estimate([sums, among], lambda each: each[..., 0] / each[..., 1])
+    found = estimate([sums, among], ratio)
     return Estimate(found.value) if found and too_few(among) else found
 
 
@@ -62,30 +72,27 @@ def rate(counted: Counts, among: Counts) -> Estimate | None:
     return Estimate.of(wilson(int(sum(counted)), int(sum(among)))) if rare else found
 
 
-def rate_difference(counted: Counts, among: Counts, other_counted: Counts, other_among: Counts) -> Estimate | None:
-    """The first rate minus the second; an answer may count in either or in both."""
-    return _two_rates([counted, among, other_counted, other_among], np.subtract)
+def rate_difference(*columns: Counts) -> Estimate | None:
+    """Of counted, among, counted and among: the first rate minus the second; an answer may count in either or in both."""
+    return _two_rates(columns, ratio_difference)
 
 
-def rate_ratio(counted: Counts, among: Counts, other_counted: Counts, other_among: Counts) -> Estimate | None:
+def rate_ratio(*columns: Counts) -> Estimate | None:
     """How many times the first rate is the second."""
-    return _two_rates([counted, among, other_counted, other_among], np.divide)
+    return _two_rates(columns, lambda sums: ratio(sums) / ratio(sums[..., 2:]))
 
 
-def _two_rates(columns: list[Counts], compare: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Estimate | None:
-    found = estimate(columns, lambda sums: compare(sums[..., 0] / sums[..., 1], sums[..., 2] / sums[..., 3]))
-    return found if found is None or _decidable(columns) else Estimate(found.value)
+def _two_rates(columns: Sequence[Counts], statistic: Statistic) -> Estimate | None:
+    """No interval where answers are too few to compare: below both rates, and of what is counted in either."""
+    counted, among, other_counted, other_among = columns
+    few = too_few(among) or too_few(other_among) or too_few(counted, other_counted)
+    found = estimate(columns, statistic)
+    return Estimate(found.value) if found and few else found
 
 
 def too_few(*counts: Counts) -> bool:
     """Whether less than FEWEST answers contribute."""
     return sum(int(np.count_nonzero(each)) for each in counts) < FEWEST
-
-
-def _decidable(columns: Sequence[Counts]) -> bool:
-    """Enough answers to compare two rates: below both of them, and of what is counted in either."""
-    counted, among, other_counted, other_among = columns
-    return not (too_few(among) or too_few(other_among) or too_few(counted, other_counted))
 
 
 def _quantiles(drawn: np.ndarray) -> np.ndarray:

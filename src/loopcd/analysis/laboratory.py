@@ -11,16 +11,18 @@ methods' defaults, and versions. Another setting has another folder, so nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from loopcd.decoding import LoopCD
 from loopcd.decoding.registry import METHODS
 from loopcd.evaluation import paper
-from loopcd.evaluation.engine import LocalEngine, plain
+from loopcd.evaluation.engine import LocalEngine, plain, using_threads
 from loopcd.evaluation.evaluate import begin, default_folder, library_versions, make_manifest
 from loopcd.evaluation.plan import MethodSpec, RunPlan
 from loopcd.evaluation.runner import Outcome, Progress, Report, run_all
@@ -29,8 +31,11 @@ from loopcd.evaluation.store import Store, open_store
 from loopcd.evaluation.task import Split, Task
 from loopcd.evaluation.tasks import CODE_TASKS, steps
 from loopcd.models.presets import Preset
+from loopcd.tracing import LoopTrace, TraceWriter, Written, read_traces, trace_texts
 
 GREEDY = MethodSpec("greedy")
+BEST = 10  # tokens of every loop that traces keep: what Table 1 draws from
+PART = 64  # traces in a file: what an interruption costs
 
 
 @dataclass(frozen=True)
@@ -43,29 +48,19 @@ class Wanted:
     seeds: tuple[int, ...] | None = None
     temperature: float = 0.0
 
-    @property
-    def place(self) -> tuple[str | None, Split, tuple[int, ...] | None, float]:
-        return self.task, self.split, self.seeds, self.temperature
-
 
 @dataclass(frozen=True)
-class Answers:
+class Answers(Outcome):
     """One method's answers to all items, in their order."""
 
-    outcome: Outcome
     touched: int  # positions at which the method's rule intervened
-    tokens: int
 
     @property
-    def texts(self) -> tuple[str, ...]:
-        return self.outcome.texts
-
-    @property
-    def token_ids(self) -> tuple[tuple[int, ...], ...]:
-        return self.outcome.token_ids
+    def tokens(self) -> int:
+        return sum(map(len, self.token_ids))
 
     def right(self, metric: str) -> list[bool]:
-        return [grades[metric] for grades in self.outcome.grades]
+        return [grades[metric] for grades in self.grades]
 
 
 class Tally:
@@ -79,21 +74,19 @@ class Tally:
         self.expected = expected
         self.stages: dict[str, Progress] = {}
 
-    def stage(self, name: str, planned: bool = False) -> Callable[[Progress], None]:
+    def stage(self, name: str, planned: bool = False) -> Report:
         """What a stage reports to. Unless it was planned, one that finds everything done has nothing to add."""
 
         def reported(state: Progress) -> None:
             if planned or state.found < state.total:
                 self.stages[name] = state
-                self.report(self.state())
+                done, total, found, seconds = (
+                    sum(getattr(each, field) for each in self.stages.values())
+                    for field in ("done", "total", "found", "seconds")
+                )
+                self.report(Progress(done, max(self.expected, total), found, seconds))
 
         return reported
-
-    def state(self) -> Progress:
-        states = self.stages.values()
-        total = max(self.expected, sum(state.total for state in states))
-        done, found = sum(state.done for state in states), sum(state.found for state in states)
-        return Progress(done, total, found, sum(state.seconds for state in states))
 
 
 @dataclass
@@ -139,13 +132,11 @@ class Laboratory:
 
     def table2_loopcd(self) -> MethodSpec:
         """LoopCD as in the paper's Table 2, or with the preset's setting where that says nothing."""
-        known = self.published
-        return self.loopcd() if known is None else self.loopcd(known.amateur_loop, strength=known.strength)
+        return self.loopcd(**vars(self.published)) if self.published else self.loopcd()
 
-    def loopcd(self, amateur: int | None = None, **settings: Any) -> MethodSpec:
+    def loopcd(self, **settings: Any) -> MethodSpec:
         """LoopCD with the preset's setting where none is given; spelled out, so that equal settings are one run."""
-        strength = settings.pop("strength", self.strength)
-        given = {"amateur_loop": amateur or self.amateur, "strength": strength, **settings}
+        given = {"amateur_loop": self.amateur, "strength": self.strength, **settings}
         return MethodSpec("loopcd", tuple(given.items()))
 
     def task(self, name: str | None = None, split: Split = "test") -> Task:
@@ -177,24 +168,33 @@ class Laboratory:
 
     def prepare(self, wanted: Sequence[Wanted]) -> None:
         """Run all that is missing: everything on the same items in one go, methods taking turns batch by batch."""
-        for place, methods in _merged(wanted).items():
-            self._run(Wanted(methods, *place), planned=True)
+        together: dict[Wanted, dict[MethodSpec, None]] = {}  # each method once, by the items, seeds and temperature
+        for each in wanted:
+            together.setdefault(replace(each, methods=()), {}).update(dict.fromkeys(each.methods))
+        planned = [
+            replace(place, methods=tuple(sorted(methods, key=lambda spec: spec != GREEDY)))  # greedy first
+            for place, methods in together.items()
+        ]
+        self.tally.expected = sum(
+            len(each.methods) * len(each.seeds or (0,)) * len(self.task(each.task, each.split).items) for each in planned
+        )
+        for each in planned:
+            self.made(each, planned=True)
 
     def answers(self, *methods: MethodSpec, **where: Any) -> list[Answers]:
         """One for each method (and seed, if seeds are given), made now if need be."""
-        return self._run(Wanted(methods, **where))
+        return self.made(Wanted(methods, **where))
 
-    def _run(self, wanted: Wanted, planned: bool = False) -> list[Answers]:
+    def made(self, wanted: Wanted, planned: bool = False) -> list[Answers]:
         task = self.task(wanted.task, wanted.split)
         plan = RunPlan(wanted.methods, wanted.seeds, wanted.temperature)
         with self.opened(task, wanted.temperature) as store:
             outcomes = run_all(task, self.engine, plan, store, self.tally.stage(str(wanted), planned))
-            return [_answers(outcome, store.samples(outcome.run.slug)) for outcome in outcomes]
-
-    def count(self, wanted: Sequence[Wanted]) -> int:
-        """Answers in all, for the progress."""
-        merged = _merged(wanted).items()
-        return sum(len(methods) * len(place[2] or (0,)) * len(self.task(*place[:2]).items) for place, methods in merged)
+            samples = [store.samples(outcome.run.slug).values() for outcome in outcomes]
+        return [
+            Answers(**vars(outcome), touched=sum(line["touched"] for line in lines))
+            for outcome, lines in zip(outcomes, samples, strict=True)
+        ]
 
     @contextmanager
     def opened(self, task: Task, temperature: float = 0.0) -> Iterator[Store]:
@@ -208,6 +208,51 @@ class Laboratory:
         with open_store(folder, self.cache) as store:
             begin(store, manifest)
             yield store
+
+    # -- traces of greedy's answers
+
+    def traces(self, split: Split = "test") -> Iterator[LoopTrace]:
+        """What every loop said about greedy's answers, in the items' order, each loaded when it is its turn; made now if
+        need be, in parts, so that an interruption costs one part."""
+        task = self.task(split=split)
+        (greedy,) = self.answers(GREEDY, split=split)
+        items = [
+            Written(item.prompt, ids, text, extra={**item.notes(task.name), "correct": correct})
+            for item, ids, text, correct in zip(
+                task.items, greedy.token_ids, greedy.texts, greedy.right(task.metrics[0]), strict=True
+            )
+        ]
+        with self.opened(task) as store:
+            folder = store.own_folder(f"traces/greedy-amateur{self.amateur}-strength{self.strength:g}-top{BEST}")
+            parts = {folder / f"{start:06d}.npz": items[start : start + PART] for start in range(0, len(items), PART)}
+            done = found = sum(len(part) for path, part in parts.items() if path.exists())
+            report, begun = self.tally.stage(f"traces in {folder}"), time.monotonic()
+            report(Progress(done, len(items), found, 0.0))
+            for path, part in parts.items():
+                if not path.exists():
+                    self._trace(part, path)
+                    done += len(part)
+                    report(Progress(done, len(items), found, time.monotonic() - begun))
+            return chain.from_iterable([read_traces(path) for path in parts])
+
+    def _trace(self, part: Sequence[Written], path: Path) -> None:
+        partial = path.with_suffix(".partial")
+        partial.unlink(missing_ok=True)
+        engine = self.engine
+        with using_threads(engine.threads), TraceWriter(partial) as writer:
+            for trace in trace_texts(
+                engine.model,
+                engine.tokenizer,
+                part,
+                amateur_loop=self.amateur,
+                strength=self.strength,
+                plausibility=LoopCD().plausibility,
+                top=BEST,
+                num_loops=engine.num_loops,
+                batch_size=max(1, engine.batch_size // 4),  # a pass keeps every loop's readout of all tokens
+            ):
+                writer.add(trace)
+        partial.replace(path)
 
     # -- what readers want to know
 
@@ -231,15 +276,3 @@ class Laboratory:
             "metric": self.metric,
             "versions": library_versions(),
         }
-
-
-def _merged(wanted: Sequence[Wanted]) -> dict[Any, tuple[MethodSpec, ...]]:
-    """Methods by the items, seeds and temperature that they run on, each once; greedy first."""
-    found: dict[Any, dict[MethodSpec, None]] = {}
-    for each in wanted:
-        found.setdefault(each.place, {}).update(dict.fromkeys(each.methods))
-    return {place: tuple(sorted(methods, key=lambda spec: spec != GREEDY)) for place, methods in found.items()}
-
-
-def _answers(outcome: Outcome, lines: dict[str, dict[str, Any]]) -> Answers:
-    return Answers(outcome, sum(line["touched"] for line in lines.values()), sum(map(len, outcome.token_ids)))

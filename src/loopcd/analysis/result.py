@@ -19,7 +19,7 @@ class Series:
 
     label: str
     role: str
-    x: tuple[float, ...] | tuple[str, ...]
+    x: tuple[Any, ...]  # numbers, or names
     y: tuple[float, ...]
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()

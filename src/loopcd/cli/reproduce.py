@@ -40,7 +40,7 @@ def reproduce(element: str, out: Path | None, cache: Path | None, tuned: bool | 
 
     from loopcd.analysis.elements import elements
     from loopcd.analysis.laboratory import Laboratory, Tally
-    from loopcd.analysis.reproduce import limited, summary
+    from loopcd.analysis.reproduce import REPORT, limited
     from loopcd.analysis.reproduce import reproduce as run
     from loopcd.evaluation.engine import LocalEngine
     from loopcd.evaluation.progress import showing_progress
@@ -59,13 +59,15 @@ def reproduce(element: str, out: Path | None, cache: Path | None, tuned: bool | 
     )
     with showing_progress(f"{element}, {session.task}, {session.model}") as report:
         lab = Laboratory(session, engine, cache or own_folder(folder / "cache", folder), Tally(report), tuned)
-        made = run(element, lab, folder, lambda name: command_line(name, options, tuned, program))
+        pages = run(element, lab, folder, lambda name: command_line(name, options, tuned, program))
     if as_json:
-        click.echo(json.dumps({"report": str(made.report), "elements": summary(made.pages), "settings": lab.settings()}))
+        findings = {page.name: page.result.finding for page in pages}
+        told = {name: {"verdict": each.verdict, "sentence": each.sentence} for name, each in findings.items()}
+        click.echo(json.dumps({"report": str(folder / REPORT), "elements": told, "settings": lab.settings()}))
         return
-    for page in made.pages:
+    for page in pages:
         click.echo(f"{page.title}\n  {page.result.finding.sentence}\n")
-    click.echo(f"Report: {made.report}")
+    click.echo(f"Report: {folder / REPORT}")
 
 
 def command_line(element: str, options: dict[str, Any], tuned: bool | None, program: str = "loopcd reproduce") -> str:

@@ -1,52 +1,62 @@
 """The elements by name, in the paper's order.
 
-To add one: write a module with an `Element` (what it is called, which answers it needs, a function from the laboratory to a
-`Result`) and name it here. Answers and traces asked for through the laboratory are cached and shared; the renderers take
-any `Result`. A module is imported when its element is asked for.
+To add one: write a function from the laboratory to a `Result`, and name it here, with the answers that it needs. Answers and
+traces asked for through the laboratory are cached and shared; the renderers take any `Result`.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-
+from loopcd.analysis.elements import changed_texts, comparison, hard_tokens, interventions, uncertainty, variants
 from loopcd.analysis.elements.element import Element
+from loopcd.analysis.laboratory import GREEDY, Laboratory, Wanted
 
-_HERE = "loopcd.analysis.elements"
-ELEMENTS: dict[str, str] = {  # name: module and attribute
-    "fig2a": f"{_HERE}.uncertainty:FIG2A",
-    "fig2bc": f"{_HERE}.uncertainty:FIG2BC",
-    "table1": f"{_HERE}.perturbation:TABLE1",
-    "table2": f"{_HERE}.comparison:TABLE2",
-    "table3": f"{_HERE}.comparison:TABLE3",
-    "table4": f"{_HERE}.settings:TABLE4",
-    "fig3": f"{_HERE}.hard_tokens:FIG3",
-    "table5": f"{_HERE}.settings:TABLE5",
-    "fig4": f"{_HERE}.hard_tokens:FIG4",
-    "table6": f"{_HERE}.hard_tokens:TABLE6",
-    "fig5": f"{_HERE}.hard_tokens:FIG5",
-    "table7": f"{_HERE}.late_flips:TABLE7",
-    "table8": f"{_HERE}.late_flips:TABLE8",
-    "table9": f"{_HERE}.robustness:TABLE9",
-    "table10": f"{_HERE}.robustness:TABLE10",
-    "fig6": f"{_HERE}.changed_texts:FIG6",
-    "app": f"{_HERE}.changed_texts:APPENDIX",
+
+def _pair(lab: Laboratory) -> tuple[Wanted, ...]:
+    return (Wanted((GREEDY, lab.loopcd())),)
+
+
+ELEMENTS: dict[str, Element] = {
+    "fig2a": Element("Figure 2a: trace entropy of right and wrong answers", uncertainty.fig2a),
+    "fig2bc": Element("Figure 2b, c: margin and entropy from loop to loop", uncertainty.fig2bc),
+    "table1": Element("Table 1: token replacement", interventions.table1),
+    "table2": Element("Table 2: methods, accuracy and speed", comparison.table2, comparison.wanted_table2),
+    "table3": Element(
+        "Table 3: early exit", comparison.table3, lambda lab: (Wanted(tuple(comparison.exit_methods(lab).values())),)
+    ),
+    "table4": Element(
+        "Table 4: the amateur's loop",
+        variants.table4,
+        lambda lab: (Wanted((GREEDY, *variants.sweep_methods(lab).values())),),
+    ),
+    "fig3": Element("Figure 3: the most frequent hard tokens", hard_tokens.fig3),
+    "table5": Element(
+        "Table 5: selective contrast", variants.table5, lambda lab: (Wanted(tuple(variants.selective_methods(lab).values())),)
+    ),
+    "fig4": Element("Figure 4: hard tokens in right and wrong answers", hard_tokens.fig4),
+    "table6": Element("Table 6: margin flips", hard_tokens.table6),
+    "fig5": Element("Figure 5: the loop of the peak margin", hard_tokens.fig5),
+    "table7": Element("Table 7: early overconfidence and Late-Flips", hard_tokens.table7),
+    "table8": Element("Table 8: Late-Flip reversion", interventions.table8),
+    "table9": Element(
+        "Table 9: one setting for all benchmarks",
+        variants.table9,
+        lambda lab: [Wanted((GREEDY, lab.loopcd()), task=task) for task in variants.benchmarks(lab)],
+    ),
+    "table10": Element("Table 10: four seeds", variants.table10, variants.seeded_answers),
+    "fig6": Element("Figure 6: texts side by side", changed_texts.fig6, _pair),
+    "app": Element("Appendix: answers changed by LoopCD", changed_texts.appendix, _pair),
 }
 
 
-def element(name: str) -> Element:
-    if name not in ELEMENTS:
-        raise ValueError(f"there is no element {name!r}: known are {', '.join(ELEMENTS)}, all")
-    module, _, attribute = ELEMENTS[name].partition(":")
-    return getattr(import_module(module), attribute)
-
-
-def elements(wanted: str) -> list[Element]:
-    """One element, several with commas between them, or "all"."""
+def elements(wanted: str) -> dict[str, Element]:
+    """One element, several with commas between them, or "all"; by name."""
     chosen = list(ELEMENTS) if wanted == "all" else [part.strip() for part in wanted.split(",")]
-    repeated = [name for name in chosen if chosen.count(name) > 1]
-    if repeated:
-        raise ValueError(f"{wanted!r}: {repeated[0]} stands there twice")
-    return [element(name) for name in chosen]
+    for name in chosen:
+        if name not in ELEMENTS:
+            raise ValueError(f"there is no element {name!r}: known are {', '.join(ELEMENTS)}, all")
+        if chosen.count(name) > 1:
+            raise ValueError(f"{wanted!r}: {name} stands there twice")
+    return {name: ELEMENTS[name] for name in chosen}
 
 
-__all__ = ["ELEMENTS", "Element", "element", "elements"]
+__all__ = ["ELEMENTS", "Element", "elements"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from loopcd.analysis.elements.element import Element, accuracy, fraction, paper_heading, phrase, points, versus
+from loopcd.analysis.elements.element import fraction, gain, paper_heading, phrase, points, share, versus
 from loopcd.analysis.laboratory import GREEDY, Answers, Laboratory, Wanted
 from loopcd.analysis.result import Finding, Result, together, verdict_of
 from loopcd.analysis.scaling import FEWEST_EXIT_LOOPS, PAPER_LOOPS, fewest_exit_loops
@@ -15,7 +15,6 @@ from loopcd.decoding.self_eval import label_ids
 from loopcd.evaluation import paper
 from loopcd.evaluation.evaluate import begin, default_folder, make_manifest
 from loopcd.evaluation.plan import MethodSpec, Run, RunPlan
-from loopcd.evaluation.results import BASELINE
 from loopcd.evaluation.runner import run_all
 from loopcd.evaluation.store import StoreError, open_store
 from loopcd.evaluation.sweep import grid
@@ -47,40 +46,35 @@ def runnable(lab: Laboratory) -> list[str]:
 
 
 def grids(lab: Laboratory) -> dict[str, list[MethodSpec]]:
-    draws = lab.engine.model.has_initial_state
-    found = {name: grid(name, lab.family, lab.loops, draws) for name in runnable(lab)}
-    if not lab.tunes:
-        presets = {"loopcd": lab.table2_loopcd()}
-        return {name: [presets.get(name, MethodSpec(name))] for name in found}
-    return found
+    """The settings of each method that are tried; one, where nothing is tuned."""
+    if lab.tunes:
+        draws = lab.engine.model.has_initial_state
+        return {name: grid(name, lab.family, lab.loops, draws) for name in runnable(lab)}
+    return {name: [lab.table2_loopcd() if name == "loopcd" else MethodSpec(name)] for name in runnable(lab)}
+
+
+def _tried(lab: Laboratory) -> tuple[MethodSpec, ...]:
+    return tuple(spec for specs in grids(lab).values() for spec in specs if len(specs) > 1)
 
 
 def chosen(lab: Laboratory) -> dict[str, MethodSpec]:
     """Each method's best setting on the tuning items; of equals the first of the grid."""
-    settings = grids(lab)
-    if not lab.tunes:
-        return {name: specs[0] for name, specs in settings.items()}
-    tried = tuple(spec for specs in settings.values() for spec in specs if len(specs) > 1)
-    made = dict(zip(tried, lab.answers(*tried, split="tuning"), strict=True))
-    return {
-        name: max(specs, key=lambda spec: sum(made[spec].right(lab.metric)) if spec in made else 0)
-        for name, specs in settings.items()
-    }
-
-
-def _wanted_table2(lab: Laboratory) -> Sequence[Wanted]:
-    settings = grids(lab)
-    tried = tuple(spec for specs in settings.values() for spec in specs if len(specs) > 1)
-    single = tuple(specs[0] for specs in settings.values() if len(specs) == 1)
-    tuning = (Wanted(tried, split="tuning"),) if lab.tunes else ()
-    return (*tuning, Wanted(single, split=_split(lab)))
+    tried = _tried(lab)
+    made = zip(tried, lab.answers(*tried, split="tuning") if tried else (), strict=True)
+    right = {spec: sum(answers.right(lab.metric)) for spec, answers in made}
+    return {name: max(specs, key=lambda spec: right.get(spec, 0)) for name, specs in grids(lab).items()}
 
 
 def _split(lab: Laboratory) -> Split:
     return "report" if lab.tunes else "test"
 
 
-def _table2(lab: Laboratory) -> Result:
+def wanted_table2(lab: Laboratory) -> Sequence[Wanted]:
+    single = Wanted(tuple(specs[0] for specs in grids(lab).values() if len(specs) == 1), split=_split(lab))
+    return (Wanted(_tried(lab), split="tuning"), single) if lab.tunes else (single,)
+
+
+def table2(lab: Laboratory) -> Result:
     settings, metrics = chosen(lab), lab.task().metrics
     made = dict(zip(settings, lab.answers(*settings.values(), split=_split(lab)), strict=True))
     speeds = relative_speeds(lab, settings)
@@ -116,11 +110,11 @@ def _practice(lab: Laboratory) -> str:
 def _row(lab: Laboratory, name: str, spec: MethodSpec, made: dict[str, Answers], speed: Estimate) -> tuple[Cell, ...]:
     metrics = lab.task().metrics
     cells: list[Cell] = [(SHOWN | BEYOND)[name], spec.label.partition(":")[2] or "–"]
-    cells += [accuracy(made[name], metric) for metric in metrics]
-    if name == BASELINE:
+    cells += [share(made[name].right(metric)) for metric in metrics]
+    if name == "greedy":
         cells += [None, None, None, None, 1.0]
     else:
-        compared = versus(made[BASELINE], made[name], lab.metric)
+        compared = versus(made["greedy"], made[name], lab.metric)
         cells += [Estimate.difference(compared), compared.wrong_to_right, compared.right_to_wrong, compared.mcnemar_p, speed]
     for family in paper.FAMILIES:
         cells += [fraction(paper.main(family, name, lab.session.task, metric)) for metric in metrics]
@@ -129,18 +123,16 @@ def _row(lab: Laboratory, name: str, spec: MethodSpec, made: dict[str, Answers],
 
 
 def _best(lab: Laboratory, made: dict[str, Answers]) -> Finding:
-    gain = Estimate.difference(versus(made[BASELINE], made["loopcd"], lab.metric))
-    accuracies = {name: accuracy(made[name], lab.metric).value for name in SHOWN if name in made}
+    more = gain(made["greedy"], made["loopcd"], lab.metric)
+    accuracies = {SHOWN[name]: share(made[name].right(lab.metric)).value for name in SHOWN if name in made}
     highest = max(accuracies.values())
-    first = [SHOWN[name] for name, value in accuracies.items() if value == highest]
+    first = [name for name, value in accuracies.items() if value == highest]
     told = (
-        f"LoopCD changes {lab.metric} accuracy by {points(gain)} from greedy's {100 * accuracies['greedy']:.2f} %; the highest "
+        f"LoopCD changes {lab.metric} accuracy by {points(more)} from greedy's {100 * accuracies['Greedy']:.2f} %; the highest "
         f"accuracy, {100 * highest:.2f} %, is that of {' and '.join(first)}."
     )
-    leads = first == [SHOWN["loopcd"]]
-    return Finding(
-        "LoopCD improves on greedy and is the best of the methods overall", together([gain.above(0), verdict_of(leads)]), told
-    )
+    claim = "LoopCD improves on greedy and is the best of the methods overall"
+    return Finding(claim, together([more.above(0), verdict_of(first == ["LoopCD"])]), told)
 
 
 # -- Table 3
@@ -156,19 +148,17 @@ def exit_methods(lab: Laboratory) -> dict[str, MethodSpec]:
     }
 
 
-def _table3(lab: Laboratory) -> Result:
+def table3(lab: Laboratory) -> Result:
     methods = exit_methods(lab)
     made = dict(zip(methods, lab.answers(*methods.values()), strict=True))
     speeds = relative_speeds(lab, methods)
     names = {"greedy": "Greedy", "loopcd": "LoopCD", "exit": "early exit (EE)", "exit+loopcd": "EE + LoopCD"}
     rows: list[tuple[Cell, ...]] = []
     for name, answers in made.items():
-        told, compared = paper.EARLY_EXIT[name], versus(made["greedy"], answers, lab.metric)
-        difference = None if name == "greedy" else Estimate.difference(compared)
-        speed = 1.0 if name == "greedy" else speeds[name]
-        loops = answers.outcome.loops / answers.tokens
-        theirs = [fraction(told["gsm8k"]), fraction(told["math500"]), told["speed"]]
-        rows.append((names[name], accuracy(answers, lab.metric), difference, loops, speed, *theirs))
+        theirs = paper.EARLY_EXIT[name]
+        difference, speed = (None, 1.0) if name == "greedy" else (gain(made["greedy"], answers, lab.metric), speeds[name])
+        ours = (names[name], share(answers.right(lab.metric)), difference, answers.loops / answers.tokens, speed)
+        rows.append((*ours, fraction(theirs["gsm8k"]), fraction(theirs["math500"]), theirs["speed"]))
     columns = (
         Column("method", "method"),
         Column("accuracy", lab.metric, "percent"),
@@ -190,15 +180,15 @@ def _table3(lab: Laboratory) -> Result:
 
 
 def _worth(lab: Laboratory, made: dict[str, Answers], speeds: dict[str, Estimate]) -> Finding:
-    gain = Estimate.difference(versus(made["exit"], made["exit+loopcd"], lab.metric))
+    more = gain(made["exit"], made["exit+loopcd"], lab.metric)
     faster, both = speeds["exit"], speeds["exit+loopcd"]
-    share = made["exit"].outcome.loops / made["exit"].tokens / lab.loops
+    run = made["exit"].loops / made["exit"].tokens / lab.loops
     told = (
-        f"Early exit runs {100 * share:.0f} % of the loops at {phrase(faster, 1, 2, '×')} of greedy's speed; with LoopCD the "
-        f"speed is {phrase(both, 1, 2, '×')}, and accuracy changes by {points(gain)} from early exit alone."
+        f"Early exit runs {100 * run:.0f} % of the loops at {phrase(faster, 1, 2, '×')} of greedy's speed; with LoopCD the "
+        f"speed is {phrase(both, 1, 2, '×')}, and accuracy changes by {points(more)} from early exit alone."
     )
     claim = "early exit about doubles the speed (1.98×), and LoopCD on top of it keeps the speed and adds accuracy"
-    return Finding(claim, together([verdict_of(share < 1), faster.above(1), both.above(1), gain.above(0)]), told)
+    return Finding(claim, together([verdict_of(run < 1), faster.above(1), both.above(1), more.above(0)]), told)
 
 
 # -- speed beside greedy
@@ -229,7 +219,3 @@ def _relative(rates: Mapping[tuple[str, int], float], run: str, folder: Path) ->
     if not ratios:
         raise StoreError(f"{folder}/timing.jsonl has lost the times of {run}: remove this folder, and run it again")
     return Estimate(median(ratios), min(ratios), max(ratios))
-
-
-TABLE2 = Element("table2", "Table 2: methods, accuracy and speed", _table2, _wanted_table2)
-TABLE3 = Element("table3", "Table 3: early exit", _table3, lambda lab: (Wanted(tuple(exit_methods(lab).values())),))

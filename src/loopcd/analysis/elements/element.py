@@ -1,25 +1,38 @@
-"""What an element of the paper is, and what several share: columns, the paper's figures as cells, figures in sentences."""
+"""What an element of the paper is, and what several share: counts over answers, the paper's figures, figures in sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from loopcd.analysis.laboratory import GREEDY, Answers, Laboratory, Wanted
 from loopcd.analysis.result import Result
 from loopcd.evaluation import paper
 from loopcd.evaluation.statistics import Comparison, compare, wilson
 from loopcd.evaluation.table import Estimate
+from loopcd.tracing import LoopTrace
 
 
 @dataclass(frozen=True)
 class Element:
     """`wanted` lists the answers that are worth making together with those of other elements; `compute` may ask for more."""
 
-    name: str  # on the command line, and of its files
     title: str  # as in the paper
     compute: Callable[[Laboratory], Result]
     wanted: Callable[[Laboratory], Sequence[Wanted]] = lambda lab: (Wanted((GREEDY,)),)  # and their traces
+
+
+def greedy_right(lab: Laboratory, metric: str | None = None) -> np.ndarray:
+    """[answers] bool: whether greedy's are right."""
+    (greedy,) = lab.answers(GREEDY)
+    return np.array(greedy.right(metric or lab.metric), dtype=bool)
+
+
+def counted(lab: Laboratory, counts: Callable[[LoopTrace], Sequence[float]]) -> np.ndarray:
+    """[counts, answers]: what is counted in the trace of each of greedy's answers."""
+    return np.array([counts(trace) for trace in lab.traces()], dtype=float).T
 
 
 def paper_heading(family: paper.Family, task: str, what: str = "") -> str:
@@ -33,8 +46,8 @@ def fraction(percent: float | None) -> float | None:
     return None if percent is None else round(percent / 100, 6)
 
 
-def accuracy(answers: Answers, metric: str) -> Estimate:
-    right = answers.right(metric)
+def share(right: Sequence[bool]) -> Estimate:
+    """How many of them are, with Wilson's interval."""
     return Estimate.of(wilson(sum(right), len(right)))
 
 
@@ -43,19 +56,23 @@ def versus(before: Answers, after: Answers, metric: str) -> Comparison:
     return compare([before.right(metric)], [after.right(metric)])
 
 
+def gain(before: Answers, after: Answers, metric: str) -> Estimate:
+    """By how much the accuracy changes."""
+    return Estimate.difference(versus(before, after, metric))
+
+
 def phrase(estimate: Estimate | None, scale: float = 100, digits: int = 1, unit: str = " %") -> str:
     """For sentences: "3.1 % [2.0, 4.4]"."""
-    if estimate is None:
-        return "no figure"
-    told = f"{scale * estimate.value:.{digits}f}{unit}"
-    if estimate.low is None or estimate.high is None:
-        return told
-    return f"{told} [{scale * estimate.low:.{digits}f}, {scale * estimate.high:.{digits}f}]".replace("inf", "∞")
+    return "no figure" if estimate is None else _told(estimate, scale, f".{digits}f", unit).replace("inf", "∞")
 
 
 def points(estimate: Estimate, digits: int = 2) -> str:
     """For sentences: "+1.20 points [−0.40, +2.80]"."""
-    told = f"{100 * estimate.value:+.{digits}f} points"
+    return _told(estimate, 100, f"+.{digits}f", " points")
+
+
+def _told(estimate: Estimate, scale: float, form: str, unit: str) -> str:
+    told = f"{scale * estimate.value:{form}}{unit}"
     if estimate.low is None or estimate.high is None:
         return told
-    return f"{told} [{100 * estimate.low:+.{digits}f}, {100 * estimate.high:+.{digits}f}]"
+    return f"{told} [{scale * estimate.low:{form}}, {scale * estimate.high:{form}}]"

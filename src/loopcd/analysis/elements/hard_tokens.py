@@ -1,4 +1,5 @@
-"""Figures 3, 4, 5 and Table 6: which tokens are hard, where, when their margin peaks, and how often the contrast flips them."""
+"""Figures 3, 4, 5 and Tables 6, 7: which tokens are hard, where, when their margin peaks, how often the contrast flips them,
+and how often late loops change their mind."""
 
 from __future__ import annotations
 
@@ -8,21 +9,31 @@ from collections import Counter
 import numpy as np
 
 from loopcd.analysis import statistics
-from loopcd.analysis.elements.element import Element, fraction, paper_heading, phrase, points
-from loopcd.analysis.elements.uncertainty import graded
-from loopcd.analysis.intervals import estimate, estimates, rate, rate_difference, rate_ratio
+from loopcd.analysis.elements.element import counted, fraction, greedy_right, paper_heading, phrase, points
+from loopcd.analysis.intervals import estimate, estimates, rate, rate_difference, rate_ratio, ratio, ratio_difference
 from loopcd.analysis.laboratory import Laboratory
 from loopcd.analysis.result import Band, Finding, Panel, Result, Series, above, together, verdict_of
 from loopcd.analysis.scaling import PAPER_LOOPS, PEAK, scaled
-from loopcd.analysis.traced import greedy_traces
 from loopcd.decoding.selective import kind_operator
 from loopcd.evaluation import paper
-from loopcd.evaluation.table import Column, Table
+from loopcd.evaluation.table import Cell, Column, Estimate, Table, Verdict
 
 TOP = 20
 PLURALS = {"number": "numbers", "operator": "operators", "punctuation": "punctuation", "word": "words"}
-CLASSES = tuple(PLURALS)
 NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+
+
+def of_hard_and_easy(marked: np.ndarray, hard: np.ndarray) -> list[int]:
+    """Marked hard tokens, hard tokens, marked easy tokens, easy tokens."""
+    return [int(each.sum()) for each in (marked & hard, hard, marked & ~hard, ~hard)]
+
+
+def in_right_and_wrong(
+    found: np.ndarray, tokens: np.ndarray, right: np.ndarray
+) -> tuple[Estimate | None, Estimate | None, Estimate | None]:
+    """The share of what is found among the tokens of right and of wrong answers, and how much larger the latter is."""
+    ours, others = (found * right, tokens * right), (found * ~right, tokens * ~right)
+    return rate(*ours), rate(*others), rate_difference(*others, *ours)
 
 
 # -- Figure 3
@@ -46,147 +57,122 @@ def visible(text: str) -> str:
     return text.replace("\n", "⏎").replace("\t", "⇥") if text.strip() else repr(text)[1:-1]
 
 
-def _fig3(lab: Laboratory) -> Result:
+def fig3(lab: Laboratory) -> Result:
     types: Counter[str] = Counter()
     occurrences: Counter[str] = Counter()
-    sums = []  # of an answer: marked hard tokens, hard tokens, marked easy tokens, easy tokens
-    for trace in greedy_traces(lab):
-        hard = statistics.hard_tokens(trace)
+    sums = []
+    for trace in lab.traces():
         texts = [text.strip() or text for text in statistics.winner_texts(trace)]
         types.update(statistics.hard_token_types(trace))
         occurrences.update(texts)
-        marked = np.array([token_class(text) != "word" for text in texts])
-        sums.append([(marked & hard).sum(), hard.sum(), (marked & ~hard).sum(), (~hard).sum()])
+        sums.append(of_hard_and_easy(np.array([token_class(text) != "word" for text in texts]), statistics.hard_tokens(trace)))
     first, total = types.most_common(TOP), sum(types.values())
-    table = Table(
-        (
-            Column("rank", "rank", "count"),
-            Column("token", "token"),
-            Column("class", "class"),
-            Column("hard", "hard tokens", "count"),
-            Column("share", "share of all hard tokens", "percent"),
-            Column("rate", "share of its occurrences that are hard", "percent"),
-        ),
-        tuple(
-            (place, visible(text), token_class(text), count, count / total, count / occurrences[text])
-            for place, (text, count) in enumerate(first, start=1)
-        ),
+    columns = (
+        Column("rank", "rank", "count"),
+        Column("token", "token"),
+        Column("class", "class"),
+        Column("hard", "hard tokens", "count"),
+        Column("share", "share of all hard tokens", "percent"),
+        Column("rate", "share of its occurrences that are hard", "percent"),
+    )
+    rows = tuple(
+        (place, visible(text), token_class(text), count, count / total, count / occurrences[text])
+        for place, (text, count) in enumerate(first, start=1)
     )
     names = tuple(visible(text) for text, _ in first)
-    series = tuple(
-        Series(kind, kind, names, tuple(float(count) if token_class(text) == kind else 0.0 for text, count in first))
-        for kind in CLASSES
-        if any(token_class(text) == kind for text, _ in first)
-    )
+    counts = {kind: tuple(float(count) if token_class(text) == kind else 0.0 for text, count in first) for kind in PLURALS}
+    series = tuple(Series(kind, kind, names, each) for kind, each in counts.items() if any(each))
     panel = Panel("ranking", f"The {len(first)} most frequent hard tokens", "hard tokens", "", series)
-    more = rate_difference(*np.array(sums, dtype=float).T)
     classes = Counter(token_class(text) for text in types.elements())
-    parts = ", ".join(f"{PLURALS[kind]} {100 * classes[kind] / max(1, total):.0f} %" for kind in CLASSES)
-    marked, hard, easy_marked, easy = np.array(sums, dtype=float).T
+    parts = ", ".join(f"{plural} {100 * classes[kind] / max(1, total):.0f} %" for kind, plural in PLURALS.items())
+    marked, hard, easy_marked, easy = np.array(sums).T
     told = (
         f"Of {total} hard tokens: {parts}. Numbers, operators and punctuation are {phrase(rate(marked, hard))} of the hard and "
         f"{phrase(rate(easy_marked, easy))} of the easy tokens."
     )
     claim = "hard tokens are often numbers, operators, punctuation and words that start a step"
-    return Result(table, Finding(claim, above(more), told), (panel,))
+    more = rate_difference(marked, hard, easy_marked, easy)
+    return Result(Table(columns, rows), Finding(claim, above(more), told), (panel,))
 
 
 # -- Figure 4
 
 
-def _fig4(lab: Laboratory) -> Result:
-    counts = [(statistics.hard_tokens(trace), right) for trace, right in graded(lab)]
-    hard = np.array([mask.sum() for mask, _ in counts], dtype=float)
-    tokens, right = np.array([len(mask) for mask, _ in counts]), np.array([each for _, each in counts])
-    shares = {
-        "right": rate(hard * right, tokens * right),
-        "wrong": rate(hard * ~right, tokens * ~right),
-        "all": rate(hard, tokens),
-    }
-    more = rate_difference(hard * ~right, tokens * ~right, hard * right, tokens * right)
+def fig4(lab: Laboratory) -> Result:
+    right = greedy_right(lab)
+    hard, tokens = counted(lab, lambda trace: [statistics.hard_tokens(trace).sum(), len(trace)])
+    fine, wrong, more = in_right_and_wrong(hard, tokens, right)
     low, high = paper.HARD_SHARE
     theirs = f"{low:.0f}–{high:.0f} %"
-    table = Table(
-        (
-            Column("answers", "answers"),
-            Column("hard", "share of hard tokens", "percent"),
-            Column("tokens", "tokens", "count"),
-            Column("paper", "paper: Huginn-0125, GSM8K and HumanEval (roughly)"),
-        ),
-        (
-            ("right", shares["right"], int((tokens * right).sum()), theirs),
-            ("wrong", shares["wrong"], int((tokens * ~right).sum()), theirs),
-            ("all", shares["all"], int(tokens.sum()), "10.7 %"),
-        ),
+    columns = (
+        Column("answers", "answers"),
+        Column("hard", "share of hard tokens", "percent"),
+        Column("tokens", "tokens", "count"),
+        Column("paper", "paper: Huginn-0125, GSM8K and HumanEval (roughly)"),
+    )
+    rows = (
+        ("right", fine, int(tokens[right].sum()), theirs),
+        ("wrong", wrong, int(tokens[~right].sum()), theirs),
+        ("all", rate(hard, tokens), int(tokens.sum()), "10.7 %"),
     )
     series = tuple(
         Series(f"{kind} answers", kind, (float(place),), (each.value,), (each.low or 0.0,), (each.high or each.value,))
-        for place, kind in enumerate(("right", "wrong"))
-        if (each := shares[kind]) is not None
+        for place, (kind, each) in enumerate((("right", fine), ("wrong", wrong)))
+        if each is not None
     )
-    panel = Panel(
-        "bars", "Hard tokens", "", "share of tokens", series, (Band(low / 100, high / 100, f"paper: roughly {theirs}", "y"),)
-    )
+    band = Band(low / 100, high / 100, f"paper: roughly {theirs}", "y")
     told = (
-        f"{phrase(shares['wrong'], digits=2)} of the tokens of wrong answers and {phrase(shares['right'], digits=2)} of those "
+        f"{phrase(wrong, digits=2)} of the tokens of wrong answers and {phrase(fine, digits=2)} of those "
         f"of right ones are hard{f', a difference of {points(more)}' if more else ''}."
     )
-    claim = "wrong answers hold a larger share of hard tokens"
-    return Result(table, Finding(claim, above(more), told), (panel,))
+    finding = Finding("wrong answers hold a larger share of hard tokens", above(more), told)
+    return Result(Table(columns, rows), finding, (Panel("bars", "Hard tokens", "", "share of tokens", series, (band,)),))
 
 
 # -- Table 6
 
 
-def _table6(lab: Laboratory) -> Result:
-    counts = []
-    for trace in greedy_traces(lab):
-        hard, flipped = statistics.hard_tokens(trace), statistics.margin_flips(trace)
-        counts.append([(flipped & hard).sum(), hard.sum(), (flipped & ~hard).sum(), (~hard).sum()])
-    hard_flips, hard, easy_flips, easy = np.array(counts, dtype=float).T
-    rates = {"easy": rate(easy_flips, easy), "hard": rate(hard_flips, hard)}
-    times = rate_ratio(hard_flips, hard, easy_flips, easy)
+def table6(lab: Laboratory) -> Result:
+    sums = counted(lab, lambda trace: of_hard_and_easy(statistics.margin_flips(trace), statistics.hard_tokens(trace)))
+    hard_flips, hard, easy_flips, easy = sums
+    hard_rate, easy_rate, times = rate(hard_flips, hard), rate(easy_flips, easy), rate_ratio(*sums)
     theirs = paper.MARGIN_FLIPS
-    table = Table(
-        (
-            Column("tokens", "tokens"),
-            Column("flipped", "margin-flipped", "percent"),
-            Column("count", "tokens of that kind", "count"),
-            Column("ratio", "ratio hard : easy", "times"),
-            Column("paper", paper_heading("huginn", "gsm8k"), "percent"),
-            Column("paper_ratio", "paper: ratio", "times"),
-        ),
-        (
-            ("easy", rates["easy"], int(easy.sum()), None, fraction(theirs["easy"]), None),
-            ("hard", rates["hard"], int(hard.sum()), times, fraction(theirs["hard"]), theirs["ratio"]),
-        ),
+    columns = (
+        Column("tokens", "tokens"),
+        Column("flipped", "margin-flipped", "percent"),
+        Column("count", "tokens of that kind", "count"),
+        Column("ratio", "ratio hard : easy", "times"),
+        Column("paper", paper_heading("huginn", "gsm8k"), "percent"),
+        Column("paper_ratio", "paper: ratio", "times"),
     )
-    more = rate_difference(hard_flips, hard, easy_flips, easy)
+    rows = (
+        ("easy", easy_rate, int(easy.sum()), None, fraction(theirs["easy"]), None),
+        ("hard", hard_rate, int(hard.sum()), times, fraction(theirs["hard"]), theirs["ratio"]),
+    )
     told = (
-        f"The contrast flips {phrase(rates['hard'], digits=2)} of the hard and {phrase(rates['easy'], digits=2)} of the easy "
+        f"The contrast flips {phrase(hard_rate, digits=2)} of the hard and {phrase(easy_rate, digits=2)} of the easy "
         f"tokens{f', a ratio of {phrase(times, 1, 1, str())}' if times else ''}."
     )
     notes = (f"z_{lab.loops} − {lab.strength:g} · z_{lab.amateur} over the whole vocabulary, on greedy's answers.",)
     claim = "the contrast flips hard tokens many times as often as easy ones (10.7 times)"
-    return Result(table, Finding(claim, above(more), told), notes=notes)
+    return Result(Table(columns, rows), Finding(claim, above(rate_difference(*sums)), told), notes=notes)
 
 
 # -- Figure 5
 
 
-def _fig5(lab: Laboratory) -> Result:
-    counts, means = [], []  # [answers, loops, 4]: hard peaks, hard tokens, all peaks, all tokens; [answers, 4]
-    for trace in greedy_traces(lab):
+def fig5(lab: Laboratory) -> Result:
+    peaks, means = [], []  # of hard and of all tokens: [answers, 2, loops] at each loop; [answers, 4] the sum and the number
+    for trace in lab.traces():
         hard, peak = statistics.hard_tokens(trace), statistics.peak_loop(trace)
-        each = [np.bincount(peak[mask], minlength=lab.loops + 1)[1:] for mask in (hard, np.ones_like(hard))]
-        totals = [np.full(lab.loops, mask.sum()) for mask in (hard, np.ones_like(hard))]
-        counts.append(np.stack([each[0], totals[0], each[1], totals[1]], axis=-1))
+        peaks.append([np.bincount(each, minlength=lab.loops + 1)[1:] for each in (peak[hard], peak)])
         means.append([peak[hard].sum(), hard.sum(), peak.sum(), len(peak)])
-    sums = np.array(counts, dtype=float)
-    shares = {
-        "hard": estimates(sums[..., :2], lambda s: s[..., 0] / s[..., 1]),
-        "all": estimates(sums[..., 2:], lambda s: s[..., 0] / s[..., 1]),
-    }
+    columns = np.array(means, dtype=float)
+    shares: dict[str, list[Estimate | None]] = {}
+    for place, kind in enumerate(("hard", "all")):
+        counts = np.array([each[place] for each in peaks], dtype=float)
+        tokens = np.broadcast_to(columns[:, [2 * place + 1]], counts.shape)
+        shares[kind] = estimates(np.stack([counts, tokens], axis=-1), ratio)
     table = Table(
         (
             Column("loop", "peak at loop", "count"),
@@ -197,13 +183,10 @@ def _fig5(lab: Laboratory) -> Result:
     )
     series = [Series.by_loop(f"{kind} tokens", kind, found) for kind, found in shares.items()]
     first, last = (scaled(loop, lab.loops) for loop in PEAK)
-    told_band = f"paper: hard tokens peak at {PEAK[0]}–{PEAK[1]} of {PAPER_LOOPS}" + (
-        "" if lab.loops == PAPER_LOOPS else f", here {first}–{last} of {lab.loops}"
-    )
-    bands = (Band(first - 0.5, last + 0.5, told_band),)
+    here = "" if lab.loops == PAPER_LOOPS else f", here {first}–{last} of {lab.loops}"
+    bands = (Band(first - 0.5, last + 0.5, f"paper: hard tokens peak at {PEAK[0]}–{PEAK[1]} of {PAPER_LOOPS}{here}"),)
     panel = Panel("groups", "Loop of the peak margin", "loop", "share of tokens", tuple(filter(None, series)), bands)
-    columns = list(np.array(means, dtype=float).T)
-    later = estimate(columns, lambda s: s[..., 2] / s[..., 3] - s[..., 0] / s[..., 1])
+    later = estimate(list(columns[:, [2, 3, 0, 1]].T), ratio_difference)
     claim = f"hard tokens peak early, around the amateur's loop (loops {PEAK[0]} to {PEAK[1]} of {PAPER_LOOPS}), others later"
     hard_shares = [each.value if each else 0.0 for each in shares["hard"]]
     if later is None or not any(hard_shares):
@@ -217,7 +200,37 @@ def _fig5(lab: Laboratory) -> Result:
     return Result(table, Finding(claim, verdict, told), (panel,))
 
 
-FIG3 = Element("fig3", "Figure 3: the most frequent hard tokens", _fig3)
-FIG4 = Element("fig4", "Figure 4: hard tokens in right and wrong answers", _fig4)
-TABLE6 = Element("table6", "Table 6: margin flips", _table6)
-FIG5 = Element("fig5", "Figure 5: the loop of the peak margin", _fig5)
+# -- Table 7
+
+
+def table7(lab: Laboratory) -> Result:
+    kinds = {"early overconfidence": statistics.early_overconfident, "Late-Flip": statistics.late_flips}
+    right = greedy_right(lab)
+    tokens, *counts = counted(lab, lambda trace: [len(trace), *(marked(trace).sum() for marked in kinds.values())])
+    rows: list[tuple[Cell, ...]] = []
+    parts: list[str] = []
+    more: list[Verdict] = []
+    for kind, found in zip(kinds, counts, strict=True):
+        fine, wrong, difference = in_right_and_wrong(found, tokens, right)
+        rows.append((kind, fine, wrong, difference, *map(fraction, paper.FREQUENCIES[kind])))
+        told = f"{phrase(wrong, digits=2)} of the tokens of wrong and {phrase(fine, digits=2)} of right answers"
+        parts.append(f"{kind} is found at {told}")
+        more.append(above(difference))
+    early, late = counts
+    more.append(above(rate_difference(early, tokens, late, tokens)))
+    columns = (
+        Column("type", "type"),
+        Column("right", "right answers", "percent"),
+        Column("wrong", "wrong answers", "percent"),
+        Column("difference", "wrong − right", "points"),
+        Column("paper_right", "paper: Huginn-0125, GSM8K, right", "percent"),
+        Column("paper_wrong", "paper: Huginn-0125, GSM8K, wrong", "percent"),
+    )
+    note = (
+        f"Shares of the tokens. Late-Flip: at least once in loops {lab.loops // 2 + 1} to {lab.loops} the winner is not first. "
+        "Early overconfidence: hard, and no Late-Flip."
+    )
+    claim = "both are more frequent in wrong answers, and Late-Flips are the rarer of the two"
+    told = "; ".join(parts)
+    finding = Finding(claim, together(more), f"{told[0].upper()}{told[1:]}.")
+    return Result(Table(columns, tuple(rows)), finding, notes=(note,))

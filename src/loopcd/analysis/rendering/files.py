@@ -23,8 +23,9 @@ def markdown(page: Page, picture: str | None = None) -> str:
     if picture is not None:
         lines += [f"![{page.title}]({picture})", ""]
     lines += [result.table.markdown(), ""]
-    intervals = any(isinstance(cell, Estimate) and cell.low is not None for row in result.table.rows for cell in row)
-    lines += [f"{note}\n" for note in (*(("Brackets: 95 % intervals.",) if intervals else ()), *result.notes)]
+    if any(isinstance(cell, Estimate) and cell.low is not None for row in result.table.rows for cell in row):
+        lines.append("Brackets: 95 % intervals.\n")
+    lines += [f"{note}\n" for note in result.notes]
     for example in result.examples:
         lines += markdown_lines(example)
     lines += [f"Settings: {page.settings_line}.", "", f"Made by `{page.command}`."]
@@ -72,18 +73,11 @@ def points_csv(panels: Iterable[Panel]) -> str:
 
 
 def _panel(panel: Panel) -> dict[str, Any]:
-    return {
-        "kind": panel.kind,
-        "title": panel.title,
-        "x_label": panel.x_label,
-        "y_label": panel.y_label,
-        "series": [
-            {"label": each.label, "x": list(each.x)}
-            | {name: [finite(y) for y in getattr(each, name)] for name in ("y", "low", "high")}
-            for each in panel.series
-        ],
-        "bands": [asdict(each) for each in panel.bands],
-    }
+    found = asdict(panel)
+    for series in found["series"]:
+        del series["role"]
+        series |= {name: [finite(y) for y in series[name]] for name in ("y", "low", "high")}
+    return found
 
 
 def _example(example: Parting) -> dict[str, Any]:

@@ -9,39 +9,15 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
+from string import Template
 
 from loopcd.analysis.result import Page
 from loopcd.evaluation.partings import Parting, Piece
 from loopcd.evaluation.table import Table, Verdict
 
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 MARKS: dict[Verdict, str] = {"holds": "✓", "holds in part": "◐", "does not hold": "✗", "is undecided": "?"}
-STYLE = """
-:root { --ink: #1a1a1a; --soft: #595959; --rule: #cccccc; --right: #0072B2; --wrong: #B34700; --ground: #ffffff;
-        --mark: #f3f3f3; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e8e8e8; --soft: #b0b0b0; --rule: #555555; --right: #6db9ef; --wrong: #f0a060; --ground: #1b1b1b;
-          --mark: #2a2a2a; }
-  img { background: #ffffff; }
-}
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--ground); max-width: 76rem; margin: 0 auto;
-       padding: 1rem 1.5rem 4rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 3rem; border-top: 1px solid var(--rule); padding-top: 1rem; }
-.finding { font-weight: 600; } .soft, footer { color: var(--soft); font-size: .85rem; }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .85rem; margin: .7rem 0; }
-th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--rule); text-align: left; vertical-align: top; }
-th { border-bottom: 2px solid var(--ink); vertical-align: bottom; } th { max-width: 9rem; }
-.figure { text-align: right; } td.figure { white-space: nowrap; }
-td.paper, th.paper { color: var(--soft); background: var(--mark); }
-img { max-width: 100%; height: auto; } pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; }
-.sides { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; margin: .5rem 0 1.5rem; }
-.sides > div { border: 1px solid var(--rule); padding: .6rem; } .sides b { display: block; margin-bottom: .3rem; }
-@media (max-width: 45rem) { .sides { grid-template-columns: 1fr; } }
-del, ins { text-decoration: underline; text-decoration-thickness: 2px; font-weight: 700; }
-del { color: var(--wrong); } ins { color: var(--right); } code { overflow-wrap: anywhere; }
-nav ol { columns: 2; } nav .mark { display: inline-block; width: 1.2em; }
-@media print { h2 { break-after: avoid; } img, table { break-inside: avoid; } }
-"""
+_PAGE = Path(__file__).with_name("report.html")  # with places for what is shown
 
 
 def report(pages: Sequence[Page], pictures: Mapping[str, bytes], title: str) -> str:
@@ -53,26 +29,8 @@ def report(pages: Sequence[Page], pictures: Mapping[str, bytes], title: str) -> 
     )
     legend = ", ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items())
     sections = "\n".join(_section(page, pictures.get(page.name)) for page in pages)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">
-<title>{escape(title)}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<h1>{escape(title)}</h1>
-<p class="soft">The paper's claims, here: {escape(legend)}. Columns on a grey ground are the paper's own figures.
-Brackets hold 95 % intervals.</p>
-<nav><ol>
-{listed}
-</ol></nav>
-{sections}
-</body>
-</html>
-"""
+    made = Template(_PAGE.read_text(encoding="utf-8"))
+    return made.substitute(title=escape(title), legend=escape(legend), listed=listed, sections=sections)
 
 
 def _section(page: Page, picture: bytes | None) -> str:
