@@ -53,7 +53,6 @@ def hand_trace(
         top_logits=_floats(
             [[z[ids] for z, ids in zip(row, each, strict=True)] for row, each in zip(table, order, strict=True)]
         ),
-        plausible_start=np.cumsum([0, *map(len, kept)]).astype(np.int32),
         plausible_count=np.array([len(ids) for ids in sets], np.int32),
         plausible_ids=np.array([v for ids in kept for v in ids], np.int32),
         plausible_logits=_floats([row[:, v] for row, ids in zip(table, kept, strict=True) for v in ids]),

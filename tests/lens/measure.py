@@ -59,7 +59,6 @@ def random_trace(tokens: int, loops: int, method: str, seed: int, vocabulary: in
         change=np.ones((tokens, loops), np.float32),
         top_ids=tops.astype(np.int32),
         top_logits=np.take_along_axis(z, tops, axis=2),
-        plausible_start=np.cumsum([0, *map(len, kept)]).astype(np.int32),
         plausible_count=sizes.astype(np.int32),
         plausible_ids=np.concatenate(kept).astype(np.int32),
         plausible_logits=np.concatenate([z[t][:, ids].T for t, ids in enumerate(kept)]),

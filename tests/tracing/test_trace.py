@@ -80,8 +80,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"plausibility": 0.0}, r"plausibility=0.0"),
     ({"strength": float("nan")}, r"strength=nan"),
     ({"exit_loop": np.array([0, 3], np.int16)}, r"exit_loop: from 1 to 3, not 0 to 3"),
-    ({"plausible_start": np.array([0, 5, 5], np.int32)}, r"plausible_start"),
-    ({"plausible_start": np.array([0, 3, 5], np.int32)}, r"plausible_count"),
+    ({"plausible_count": np.array([5, 0], np.int32)}, r"plausible_count"),
+    ({"plausible_count": np.array([4, 2], np.int32)}, r"plausible_count"),
+    ({"plausible_count": np.array([3, 2], np.int32)}, r"winner: the first"),
     ({"winner": np.array([2, 0], np.int32)}, r"winner: the first"),
     ({"entropy": np.full((2, 3), np.nan, np.float32)}, r"entropy holds numbers that are not finite"),
     ({"runner_up": np.full((2, 3), 9, np.float32)}, r"the last loop has a better token"),
@@ -99,6 +100,6 @@ def test_what_cannot_be_a_trace_is_refused(changes: dict[str, Any], message: str
 
 def test_no_tokens_is_no_trace() -> None:
     trace = hand_trace(LOGITS)
-    empty = {name: getattr(trace, name)[:0] for name in ARRAYS if name != "plausible_start"}
+    empty = {name: getattr(trace, name)[:0] for name in ARRAYS}
     with pytest.raises(ValueError, match="at least 1"):
-        replace(trace, **empty, plausible_start=np.zeros(1, np.int32), pieces=())
+        replace(trace, **empty, pieces=())

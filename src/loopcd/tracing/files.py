@@ -6,16 +6,17 @@ Each trace takes a few arrays named `000000/tokens`, `000000/loops` and so on, s
 import json
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from io import BytesIO
 from math import isfinite
 from pathlib import Path
-from types import TracebackType, UnionType
+from types import UnionType
 from typing import Any, overload
 
 import numpy as np
 
-from loopcd.tracing.trace import LoopTrace, starts_of
+from loopcd.tracing.trace import LoopTrace
 from loopcd.tracing.writing import open_plain
 
 VERSION = 1
@@ -35,7 +36,7 @@ _FACTS: dict[str, type | UnionType] = {  # and what JSON holds of each
 }
 
 
-class TraceWriter:
+class TraceWriter(AbstractContextManager["TraceWriter"]):
     """Writes traces as they come; a context manager. What stood at the path before is replaced.
 
     The file can be read once the writer is closed, which also happens when the work is interrupted.
@@ -59,10 +60,7 @@ class TraceWriter:
         self._file.close()
         self._target.close()
 
-    def __enter__(self) -> "TraceWriter":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trail: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -101,14 +99,14 @@ class TraceFile(Sequence[LoopTrace]):
         return self._trace(self._numbers[index])
 
     def _trace(self, number: str) -> LoopTrace:
-        names = ("facts", "tokens", "loops", *_OWN)
+        names = {name: f"{number}/{name}.npy" for name in ("facts", "tokens", "loops", *_OWN)}
         try:
-            self._check_size([f"{number}/{name}.npy" for name in names])
-            return _unpacked({name: self._array(f"{number}/{name}.npy") for name in names})
+            self._check_size(names.values())
+            return _unpacked({name: self._array(member) for name, member in names.items()})
         except Exception as error:  # whatever zipfile, zlib, numpy and json raise on what is not of their making
             raise ValueError(f"{self.path}, trace {int(number)}: {_reason(error)}") from error
 
-    def _check_size(self, names: Sequence[str]) -> None:
+    def _check_size(self, names: Iterable[str]) -> None:
         """Before anything is unpacked. Of other ways of packing, zipfile cannot unpack a part."""
         members = [self._file.getinfo(name) for name in names]
         if any(each.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for each in members):
@@ -162,13 +160,8 @@ def _unpacked(arrays: dict[str, np.ndarray]) -> LoopTrace:
     facts["token_texts"] = {int(token): text for token, text in facts["token_texts"].items()}
     tokens = dict(zip(_TOKENS, arrays["tokens"], strict=True))
     loops = dict(zip(_LOOPS, arrays["loops"], strict=True))
-    return LoopTrace(
-        **{**tokens, "exit_loop": tokens["exit_loop"].astype(np.int16)},
-        **loops,
-        **{name: arrays[name] for name in _OWN},
-        plausible_start=starts_of(tokens["plausible_count"]),
-        **facts,
-    )
+    tokens["exit_loop"] = tokens["exit_loop"].astype(np.int16)
+    return LoopTrace(**tokens, **loops, **{name: arrays[name] for name in _OWN}, **facts)
 
 
 def _check_facts(facts: dict[str, Any]) -> None:

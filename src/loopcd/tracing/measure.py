@@ -15,7 +15,7 @@ from loopcd.decoding import checks, rules
 from loopcd.models import LoopedModel
 from loopcd.models.presets import preset
 from loopcd.models.stages import Coda, checked_loops
-from loopcd.tracing.trace import MOST_PLAUSIBLE, starts_of
+from loopcd.tracing.trace import MOST_PLAUSIBLE
 
 BLOCK = 1 << 20  # logits that are held at once
 
@@ -69,7 +69,6 @@ def measured(
         _block(model, [each[start : start + size] for each in readouts], setting) for start in range(0, len(changes[0]), size)
     ]
     arrays = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-    arrays["plausible_start"] = starts_of(arrays["plausible_count"])
     arrays["change"] = torch.stack(list(changes), dim=1).float().cpu().numpy()
     return arrays
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -57,20 +57,14 @@ def trace_texts(
     """
     checks.whole("batch_size", batch_size, 1)
     setting = TraceSetting.of(model, num_loops, amateur_loop, strength, plausibility, top)
-    return _traces(model, tokenizer, iter(items), setting, batch_size)
+    return (trace for batch in _batches(items, batch_size) for trace in trace_batch(model, tokenizer, batch, setting))
 
 
-def _traces(
-    model: LoopedModel, tokenizer: Any, items: Iterator[Written], setting: TraceSetting, batch_size: int
-) -> Iterator[LoopTrace]:
-    batch: list[Written] = []
-    for item in items:
-        if batch and (len(batch) == batch_size or (batch[0].init_seed is None) != (item.init_seed is None)):
-            yield from trace_batch(model, tokenizer, batch, setting)
-            batch = []
-        batch.append(item)
-    if batch:
-        yield from trace_batch(model, tokenizer, batch, setting)
+def _batches(items: Iterable[Written], size: int) -> Iterator[list[Written]]:
+    """Texts from drawn initial states by themselves."""
+    for _, alike in groupby(items, key=lambda item: item.init_seed is None):
+        while batch := list(islice(alike, size)):
+            yield batch
 
 
 def trace_batch(model: LoopedModel, tokenizer: Any, items: Sequence[Written], setting: TraceSetting) -> list[LoopTrace]:
@@ -170,17 +164,12 @@ def assembled(
         strength=setting.strength,
         plausibility=setting.plausibility,
         num_loops=setting.num_loops,
-        model=model_name(model),
+        model=(model.config.name_or_path or "").rstrip("/").rpartition("/")[2] or model.config.model_type,
         method=item.method,
         init_seed=item.init_seed,
-        token_texts=texts_of(tokenizer, np.unique(ids).tolist()),
+        token_texts={} if tokenizer is None else {token: tokenizer.decode([token]) for token in np.unique(ids).tolist()},
         extra=dict(item.extra),
     )
-
-
-def model_name(model: LoopedModel) -> str:
-    """What the model was loaded as: the last part of its name or folder, else its type."""
-    return (model.config.name_or_path or "").rstrip("/").rpartition("/")[2] or model.config.model_type
 
 
 def _prompt_ids(prompt: str | Sequence[int], tokenizer: Any) -> list[int]:
@@ -217,8 +206,3 @@ def _by_beginnings(tokenizer: Any, token_ids: Sequence[int], whole: str) -> tupl
         pieces.append(whole[shown : max(shown, known)])
         shown = max(shown, known)
     return (*pieces, whole[shown:])
-
-
-def texts_of(tokenizer: Any, ids: Iterable[int]) -> dict[int, str]:
-    """The text of each token by itself."""
-    return {} if tokenizer is None else {token: tokenizer.decode([token]) for token in sorted(set(ids))}

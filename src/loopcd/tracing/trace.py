@@ -1,36 +1,19 @@
 """`LoopTrace`: what every loop said about every token of one generated text."""
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from functools import cached_property
+from typing import Annotated, Any, get_type_hints
 
 import numpy as np
 
 MOST_PLAUSIBLE = 64  # larger plausible sets are cut to their best tokens
 
-# name: (dtype, shape): n tokens, p of the prompt, L loops, K top tokens, S plausible tokens in all
-ARRAYS: dict[str, tuple[str, str]] = {
-    "prompt_ids": ("int32", "p"),
-    "token_ids": ("int32", "n"),
-    "exit_loop": ("int16", "n"),
-    "winner": ("int32", "n"),
-    "logit": ("float32", "nL"),
-    "runner_up": ("float32", "nL"),
-    "log_norm": ("float32", "nL"),
-    "entropy": ("float32", "nL"),
-    "change": ("float32", "nL"),
-    "top_ids": ("int32", "nLK"),
-    "top_logits": ("float32", "nLK"),
-    "plausible_start": ("int32", "m"),  # m = n + 1
-    "plausible_count": ("int32", "n"),
-    "plausible_ids": ("int32", "S"),
-    "plausible_logits": ("float32", "SL"),
-    "unconstrained": ("int32", "n"),
-}
-
 
 @dataclass(frozen=True, eq=False)
 class LoopTrace:
     """One text of n tokens, seen by each of the L loops. Arrays are numpy's; index i − 1 is the model *stopped after loop i*.
+
+    Shapes are of n tokens, p of the prompt, L loops, K top tokens, S plausible tokens in all.
 
     All numbers come from one pass over the prompt and the whole text at full depth, from raw logits (no temperature, no
     processors). Where tokens left the loop early, `exit_loop` says so, and the numbers are still those of the full depth:
@@ -39,23 +22,22 @@ class LoopTrace:
 
     prompt: str
     text: str  # as `Generation.text`: no special tokens, up to the first stop string
-    prompt_ids: np.ndarray  # [p] int32
-    token_ids: np.ndarray  # [n] int32, the generated tokens
+    prompt_ids: Annotated[np.ndarray, "int32", "p"]
+    token_ids: Annotated[np.ndarray, "int32", "n"]  # the generated tokens
     pieces: tuple[str, ...]  # n texts that join to the text with special tokens; one that completes no character is empty
-    exit_loop: np.ndarray  # [n] int16, loops that the method which generated it ran for the token
-    winner: np.ndarray  # [n] int32, y*: the best token of the last loop
-    logit: np.ndarray  # [n, L] float32, z_i(y*)
-    runner_up: np.ndarray  # [n, L] float32, max over v ≠ y* of z_i(v)
-    log_norm: np.ndarray  # [n, L] float32, logsumexp of z_i
-    entropy: np.ndarray  # [n, L] float32, nats
-    change: np.ndarray  # [n, L] float32, ‖h_i − h_(i−1)‖ / ‖h_i‖ of the latent there; i = 1: against the initial state
-    top_ids: np.ndarray  # [n, L, K] int32, the best tokens of each loop, best first
-    top_logits: np.ndarray  # [n, L, K] float32
-    plausible_start: np.ndarray  # [n + 1] int32: token t's plausible set is start[t] : start[t + 1] of the next two
-    plausible_count: np.ndarray  # [n] int32, its true size; kept are at most the 64 best
-    plausible_ids: np.ndarray  # [S] int32, the expert's best first, so the first is y*
-    plausible_logits: np.ndarray  # [S, L] float32, what every loop says of them
-    unconstrained: np.ndarray  # [n] int32, argmax over all v of z_L(v) − strength · z_amateur(v); y* where it is as good
+    exit_loop: Annotated[np.ndarray, "int16", "n"]  # loops that the method which generated it ran for the token
+    winner: Annotated[np.ndarray, "int32", "n"]  # y*: the best token of the last loop
+    logit: Annotated[np.ndarray, "float32", "nL"]  # z_i(y*)
+    runner_up: Annotated[np.ndarray, "float32", "nL"]  # max over v ≠ y* of z_i(v)
+    log_norm: Annotated[np.ndarray, "float32", "nL"]  # logsumexp of z_i
+    entropy: Annotated[np.ndarray, "float32", "nL"]  # nats
+    change: Annotated[np.ndarray, "float32", "nL"]  # ‖h_i − h_(i−1)‖ / ‖h_i‖ of the latent; h_0 is the initial state
+    top_ids: Annotated[np.ndarray, "int32", "nLK"]  # the best tokens of each loop, best first
+    top_logits: Annotated[np.ndarray, "float32", "nLK"]
+    plausible_count: Annotated[np.ndarray, "int32", "n"]  # the plausible set's true size; kept are at most the 64 best
+    plausible_ids: Annotated[np.ndarray, "int32", "S"]  # the expert's best first, so the first is y*
+    plausible_logits: Annotated[np.ndarray, "float32", "SL"]  # what every loop says of them
+    unconstrained: Annotated[np.ndarray, "int32", "n"]  # argmax_v z_L(v) − strength · z_amateur(v); y* where it is as good
     amateur_loop: int
     strength: float
     plausibility: float
@@ -68,7 +50,6 @@ class LoopTrace:
 
     def __post_init__(self) -> None:
         self._check_shapes()
-        self._check_settings()
         self._check_values()
 
     def __len__(self) -> int:
@@ -96,6 +77,11 @@ class LoopTrace:
         """Whether every token ran all loops when it was generated, so that the trace is what the method saw."""
         return bool((self.exit_loop == self.num_loops).all())
 
+    @cached_property
+    def plausible_start(self) -> np.ndarray:
+        """[n + 1] int32: token t's plausible set is start[t] : start[t + 1] of `plausible_ids` and `plausible_logits`."""
+        return np.concatenate([[0], np.minimum(self.plausible_count, MOST_PLAUSIBLE).cumsum()]).astype(np.int32)
+
     def plausible(self, token: int) -> slice:
         """Where token t's plausible set stands in `plausible_ids` and `plausible_logits`."""
         return slice(int(self.plausible_start[token]), int(self.plausible_start[token + 1]))
@@ -106,7 +92,7 @@ class LoopTrace:
         return sum(getattr(self, name).nbytes for name in ARRAYS)
 
     def _check_shapes(self) -> None:
-        sizes = {"n": len(self.token_ids), "m": len(self.token_ids) + 1, "L": self.num_loops}
+        sizes = {"n": len(self.token_ids), "L": self.num_loops}
         for name, (dtype, shape) in ARRAYS.items():
             array = getattr(self, name)
             if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim != len(shape):
@@ -117,24 +103,19 @@ class LoopTrace:
         if sizes["n"] == 0 or len(self.pieces) != sizes["n"]:
             raise ValueError(f"a trace of {sizes['n']} tokens with {len(self.pieces)} pieces: as many of both, at least 1")
 
-    def _check_settings(self) -> None:
+    def _check_values(self) -> None:
         if not 1 <= self.amateur_loop <= self.num_loops:
             raise ValueError(f"amateur_loop={self.amateur_loop}: from 1 to {self.num_loops}")
         if not 0 < self.plausibility <= 1 or not self.strength >= 0:
             raise ValueError(f"plausibility={self.plausibility}, strength={self.strength}: in (0, 1], and at least 0")
         if self.exit_loop.min() < 1 or self.exit_loop.max() > self.num_loops:
             raise ValueError(f"exit_loop: from 1 to {self.num_loops}, not {self.exit_loop.min()} to {self.exit_loop.max()}")
-
-    def _check_values(self) -> None:
-        sizes = np.diff(self.plausible_start)
-        if self.plausible_start[0] != 0 or self.plausible_start[-1] != len(self.plausible_ids) or (sizes < 1).any():
-            raise ValueError("plausible_start: from 0 to the number of plausible tokens, at least one for each token")
-        if (sizes != np.minimum(self.plausible_count, MOST_PLAUSIBLE)).any():
+        if self.plausible_count.min() < 1 or self.plausible_start[-1] != len(self.plausible_ids):
             raise ValueError(f"plausible_count: the size of each plausible set, of which the {MOST_PLAUSIBLE} best are kept")
         if (self.plausible_ids[self.plausible_start[:-1]] != self.winner).any():
             raise ValueError("winner: the first token of each plausible set")
-        for name in ("logit", "runner_up", "log_norm", "entropy", "change", "top_logits", "plausible_logits"):
-            if not np.isfinite(getattr(self, name)).all():
+        for name, (dtype, _) in ARRAYS.items():
+            if dtype == "float32" and not np.isfinite(getattr(self, name)).all():
                 raise ValueError(f"{name} holds numbers that are not finite: the model computes none, or infinite ones")
         if (self.logit[:, -1] < self.runner_up[:, -1]).any():
             raise ValueError("winner: the last loop has a better token")
@@ -142,9 +123,11 @@ class LoopTrace:
             raise ValueError("top_logits: the best first")
 
 
-def starts_of(count: np.ndarray) -> np.ndarray:
-    """`plausible_start` from `plausible_count`."""
-    return np.concatenate([[0], np.minimum(count, MOST_PLAUSIBLE).cumsum()]).astype(np.int32)
+ARRAYS: dict[str, tuple[str, str]] = {  # name: (type, shape)
+    name: hint.__metadata__
+    for name, hint in get_type_hints(LoopTrace, include_extras=True).items()
+    if hasattr(hint, "__metadata__")
+}
 
 
 # What each method would choose at every position of a trace

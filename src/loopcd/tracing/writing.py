@@ -82,22 +82,16 @@ def read_plain(path: str | Path) -> bytes:
 
 def append(path: str | Path, content: bytes) -> None:
     """Add to the end of a file, made if need be, and wait until that is on disk."""
-    opened = open_plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    try:
-        while content:
-            content = content[os.write(opened, content) :]
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+    with os.fdopen(open_plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def cut(path: str | Path, length: int) -> None:
     """Shorten a file."""
-    opened = open_plain(path, os.O_WRONLY)
-    try:
-        os.ftruncate(opened, length)
-    finally:
-        os.close(opened)
+    with os.fdopen(open_plain(path, os.O_WRONLY), "wb") as file:  # of a descriptor: nothing is cut but what is asked for
+        file.truncate(length)
 
 
 def own_folder(path: Path, inside: Path) -> Path:
