@@ -12,7 +12,7 @@ from analysis.readings import answers_read, hard, late_alternative, margins
 from loopcd.analysis.elements import ELEMENTS, elements
 from loopcd.analysis.elements.changed_texts import first_difference
 from loopcd.analysis.elements.comparison import chosen, grids
-from loopcd.analysis.elements.hard_tokens import token_class, visible
+from loopcd.analysis.elements.tokens import token_class, visible
 from loopcd.analysis.elements.variants import PLACES, place_shares
 from loopcd.analysis.laboratory import GREEDY, Laboratory
 from loopcd.analysis.result import Result

@@ -31,7 +31,7 @@ def estimates(values: np.ndarray, statistic: Statistic) -> list[Estimate | None]
     """As `estimate`, for many figures at once: `values` is [answers, figures, columns]."""
     answers, figures, columns = values.shape
     with np.errstate(divide="ignore", invalid="ignore"):
-        points = statistic(values.sum(axis=0)) if answers else np.full(figures, np.nan)
+        points = statistic(values.sum(axis=0))
         if answers < 2:
             return [Estimate(float(point)) if np.isfinite(point) else None for point in points]
         flat = values.reshape(answers, figures * columns)

@@ -81,8 +81,7 @@ class Tally:
             if planned or state.found < state.total:
                 self.stages[name] = state
                 done, total, found, seconds = (
-                    sum(getattr(each, field) for each in self.stages.values())
-                    for field in ("done", "total", "found", "seconds")
+                    sum(getattr(each, part) for each in self.stages.values()) for part in ("done", "total", "found", "seconds")
                 )
                 self.report(Progress(done, max(self.expected, total), found, seconds))
 
@@ -103,10 +102,6 @@ class Laboratory:
     @property
     def loops(self) -> int:
         return self.engine.num_loops or self.engine.model.num_loops
-
-    @property
-    def family(self) -> str:
-        return self.engine.model.config.model_type
 
     @property
     def amateur(self) -> int:
@@ -170,7 +165,8 @@ class Laboratory:
         """Run all that is missing: everything on the same items in one go, methods taking turns batch by batch."""
         together: dict[Wanted, dict[MethodSpec, None]] = {}  # each method once, by the items, seeds and temperature
         for each in wanted:
-            together.setdefault(replace(each, methods=()), {}).update(dict.fromkeys(each.methods))
+            place = replace(each, methods=(), task=each.task or self.session.task)
+            together.setdefault(place, {}).update(dict.fromkeys(each.methods))
         planned = [
             replace(place, methods=tuple(sorted(methods, key=lambda spec: spec != GREEDY)))  # greedy first
             for place, methods in together.items()

@@ -102,9 +102,9 @@ def _plain(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def above(estimate: Estimate | None, bound: float = 0) -> Verdict:
-    """Whether a figure, where there is one, is larger than the bound."""
-    return "is undecided" if estimate is None else estimate.above(bound)
+def above(estimate: Estimate | None) -> Verdict:
+    """Whether a figure, where there is one, is larger than 0."""
+    return "is undecided" if estimate is None else estimate.above(0)
 
 
 def together(verdicts: Sequence[Verdict]) -> Verdict:

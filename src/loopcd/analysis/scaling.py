@@ -31,12 +31,10 @@ def sweep_note(loops: int) -> str:
     """How Table 4's amateurs were carried over, in words."""
     if loops == PAPER_LOOPS:
         return "The amateurs are the paper's."
+    tried = f"The paper tries {_listed(AMATEURS)} of {PAPER_LOOPS} loops;"
     if loops <= FEW:
-        return f"The paper tries {_listed(AMATEURS)} of {PAPER_LOOPS} loops; of {loops} loops every one but the last is tried."
-    return (
-        f"The paper tries {_listed(AMATEURS)} of {PAPER_LOOPS} loops; at the same shares of {loops} loops these are "
-        f"{_listed(amateur_sweep(loops))}."
-    )
+        return f"{tried} of {loops} loops every one but the last is tried."
+    return f"{tried} at the same shares of {loops} loops these are {_listed(amateur_sweep(loops))}."
 
 
 def _listed(numbers: tuple[int, ...]) -> str:

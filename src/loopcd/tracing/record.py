@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, islice, pairwise
+from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from loopcd.decoding import Generation, checks
 from loopcd.decoding.chat import text_ids
@@ -70,15 +71,14 @@ def _batches(items: Iterable[Written], size: int) -> Iterator[list[Written]]:
 def trace_batch(model: LoopedModel, tokenizer: Any, items: Sequence[Written], setting: TraceSetting) -> list[LoopTrace]:
     """The traces of texts that go through the model together: all from a drawn initial state, or none."""
     prompts = [_prompt_ids(item.prompt, tokenizer) for item in items]
-    for item in items:
-        if not len(item.token_ids):
-            raise ValueError("token_ids is empty: a trace needs at least one token")
-    readouts, changes = _read(model, prompts, items, setting)
-    ends = np.cumsum([0, *(len(item.token_ids) for item in items)])
-    spans = [slice(int(start), int(stop)) for start, stop in pairwise(ends)]
+    lengths = [len(item.token_ids) for item in items]
+    if 0 in lengths:
+        raise ValueError("token_ids is empty: a trace needs at least one token")
+    read = _read(model, prompts, items, setting)
+    readouts, changes = (zip(*(each.split(lengths) for each in by_loop), strict=True) for by_loop in read)  # by text
     return [
-        assembled(model, tokenizer, item, prompt, setting, [each[span] for each in readouts], [each[span] for each in changes])
-        for item, prompt, span in zip(items, prompts, spans, strict=True)
+        assembled(model, tokenizer, item, prompt, setting, hidden, changed)
+        for item, prompt, hidden, changed in zip(items, prompts, readouts, changes, strict=True)
     ]
 
 
@@ -91,9 +91,7 @@ def _read(
     Rows are padded on the right: no token sees what comes after it, so no mask is needed.
     """
     seen = [[*prompt, *item.token_ids[:-1]] for prompt, item in zip(prompts, items, strict=True)]
-    ids = torch.zeros(len(seen), max(map(len, seen)), dtype=torch.long)
-    for row, tokens in enumerate(seen):
-        ids[row, : len(tokens)] = torch.tensor(tokens)
+    ids = pad_sequence([torch.tensor(tokens, dtype=torch.long) for tokens in seen], batch_first=True)
     rows = torch.cat([torch.full((len(item.token_ids),), row) for row, item in enumerate(items)]).to(model.device)
     columns = torch.cat([torch.arange(len(p) - 1, len(s)) for p, s in zip(prompts, seen, strict=True)]).to(model.device)
     seeds = [item.init_seed for item in items if item.init_seed is not None]

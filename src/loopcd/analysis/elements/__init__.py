@@ -6,7 +6,7 @@ traces asked for through the laboratory are cached and shared; the renderers tak
 
 from __future__ import annotations
 
-from loopcd.analysis.elements import changed_texts, comparison, hard_tokens, interventions, uncertainty, variants
+from loopcd.analysis.elements import changed_texts, comparison, interventions, tokens, variants
 from loopcd.analysis.elements.element import Element
 from loopcd.analysis.laboratory import GREEDY, Laboratory, Wanted
 
@@ -16,8 +16,8 @@ def _pair(lab: Laboratory) -> tuple[Wanted, ...]:
 
 
 ELEMENTS: dict[str, Element] = {
-    "fig2a": Element("Figure 2a: trace entropy of right and wrong answers", uncertainty.fig2a),
-    "fig2bc": Element("Figure 2b, c: margin and entropy from loop to loop", uncertainty.fig2bc),
+    "fig2a": Element("Figure 2a: trace entropy of right and wrong answers", tokens.fig2a),
+    "fig2bc": Element("Figure 2b, c: margin and entropy from loop to loop", tokens.fig2bc),
     "table1": Element("Table 1: token replacement", interventions.table1),
     "table2": Element("Table 2: methods, accuracy and speed", comparison.table2, comparison.wanted_table2),
     "table3": Element(
@@ -28,19 +28,19 @@ ELEMENTS: dict[str, Element] = {
         variants.table4,
         lambda lab: (Wanted((GREEDY, *variants.sweep_methods(lab).values())),),
     ),
-    "fig3": Element("Figure 3: the most frequent hard tokens", hard_tokens.fig3),
+    "fig3": Element("Figure 3: the most frequent hard tokens", tokens.fig3),
     "table5": Element(
         "Table 5: selective contrast", variants.table5, lambda lab: (Wanted(tuple(variants.selective_methods(lab).values())),)
     ),
-    "fig4": Element("Figure 4: hard tokens in right and wrong answers", hard_tokens.fig4),
-    "table6": Element("Table 6: margin flips", hard_tokens.table6),
-    "fig5": Element("Figure 5: the loop of the peak margin", hard_tokens.fig5),
-    "table7": Element("Table 7: early overconfidence and Late-Flips", hard_tokens.table7),
+    "fig4": Element("Figure 4: hard tokens in right and wrong answers", tokens.fig4),
+    "table6": Element("Table 6: margin flips", tokens.table6),
+    "fig5": Element("Figure 5: the loop of the peak margin", tokens.fig5),
+    "table7": Element("Table 7: early overconfidence and Late-Flips", tokens.table7),
     "table8": Element("Table 8: Late-Flip reversion", interventions.table8),
     "table9": Element(
         "Table 9: one setting for all benchmarks",
         variants.table9,
-        lambda lab: [Wanted((GREEDY, lab.loopcd()), task=task) for task in variants.benchmarks(lab)],
+        lambda lab: [Wanted((GREEDY, lab.loopcd()), task=task) for task in lab.benchmarks],
     ),
     "table10": Element("Table 10: four seeds", variants.table10, variants.seeded_answers),
     "fig6": Element("Figure 6: texts side by side", changed_texts.fig6, _pair),

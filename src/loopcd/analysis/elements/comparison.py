@@ -48,8 +48,8 @@ def runnable(lab: Laboratory) -> list[str]:
 def grids(lab: Laboratory) -> dict[str, list[MethodSpec]]:
     """The settings of each method that are tried; one, where nothing is tuned."""
     if lab.tunes:
-        draws = lab.engine.model.has_initial_state
-        return {name: grid(name, lab.family, lab.loops, draws) for name in runnable(lab)}
+        model = lab.engine.model
+        return {name: grid(name, model.config.model_type, lab.loops, model.has_initial_state) for name in runnable(lab)}
     return {name: [lab.table2_loopcd() if name == "loopcd" else MethodSpec(name)] for name in runnable(lab)}
 
 

@@ -133,17 +133,12 @@ def place_shares(lab: Laboratory) -> dict[str, Estimate | None]:
 # -- Table 9
 
 
-def benchmarks(lab: Laboratory) -> list[str | None]:
-    """Tasks by name; the laboratory's own has none there, so that its answers are those of other elements."""
-    return [None if task == lab.session.task else task for task in lab.benchmarks]
-
-
 def table9(lab: Laboratory) -> Result:
     rows: list[tuple[Cell, ...]] = []
     gains: dict[str, Estimate] = {}
-    for name, task in zip(lab.benchmarks, benchmarks(lab), strict=True):
-        greedy, contrasted = lab.answers(GREEDY, lab.loopcd(), task=task)
-        for metric in lab.task(task).metrics:
+    for name in lab.benchmarks:
+        greedy, contrasted = lab.answers(GREEDY, lab.loopcd(), task=name)
+        for metric in lab.task(name).metrics:
             compared = versus(greedy, contrasted, metric)
             gains[f"{name} {metric}"] = Estimate.difference(compared)
             theirs: list[Cell] = [None] * 4

@@ -106,10 +106,9 @@ def _shown(character: str) -> bool:
     return not wide and ord(character) in _characters()
 
 
-def lighter(colour: str, share: float = 0.6) -> tuple[float, float, float]:
+def lighter(colour: str) -> list[float]:
     """The colour on white, without letting through what is behind it."""
-    red, green, blue = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
-    return 1 - share * (1 - red), 1 - share * (1 - green), 1 - share * (1 - blue)
+    return [1 - 0.6 * (1 - int(colour[place : place + 2], 16) / 255) for place in (1, 3, 5)]
 
 
 def _lines(axes: Any, panel: Panel) -> None:
