@@ -106,9 +106,9 @@ def _shown(character: str) -> bool:
     return not wide and ord(character) in _characters()
 
 
-def lighter(colour: str) -> list[float]:
+def lighter(colour: str) -> tuple[float, ...]:
     """The colour on white, without letting through what is behind it."""
-    return [1 - 0.6 * (1 - int(colour[place : place + 2], 16) / 255) for place in (1, 3, 5)]
+    return tuple(1 - 0.6 * (1 - int(colour[place : place + 2], 16) / 255) for place in (1, 3, 5))
 
 
 def _lines(axes: Any, panel: Panel) -> None:
