@@ -19,7 +19,7 @@ from loopcd.evaluation.tasks import steps
 from loopcd.models import LoopedModel
 from loopcd.models.loading import load
 from loopcd.tracing import writing
-from loopcd.training.accuracy import answers, right, right_by_loop
+from loopcd.training.accuracy import answers, right
 from loopcd.training.checkpoints import RunFolder, read_records
 from loopcd.training.recipes import recipe_named
 from loopcd.training.tokenizer import build_tokenizer
@@ -114,8 +114,9 @@ def measure_checkpoint(model: LoopedModel, tokenizer: PreTrainedTokenizerBase, p
     """Greedy accuracy by loop (early loops on fewer problems) and LoopCD's effect at each strength, on one variant."""
     problems = steps.problems(variant, plan.split, plan.problems)
     greedy = answers(model, tokenizer, problems)
-    early = right_by_loop(model, tokenizer, problems[: plan.stopped], _early_loops(model))
-    accuracy = {loop: sum(each) / len(each) for loop, each in early.items()}
+    some, accuracy = problems[: plan.stopped], dict[int, float]()
+    for loop in _early_loops(model):
+        accuracy[loop] = sum(right(some, answers(model, tokenizer, some, num_loops=loop))) / len(some)
     accuracy[model.num_loops] = sum(right(problems, greedy)) / len(problems)
     measured = effects(model, tokenizer, problems, [Setting(1, strength) for strength in plan.strengths], greedy)
     return {

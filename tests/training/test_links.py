@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from loopcd.training.checkpoints import RunFolder, save_model
+from loopcd.training.checkpoints import RunFolder
 from loopcd.training.curves import draw_curves
 from tools import byte_tokenizer, tiny_ouro
 
@@ -37,11 +37,11 @@ def test_a_model_is_not_saved_through_links(run: RunFolder, victim: Path) -> Non
     run.model.mkdir()
     (run.model / "model.safetensors").symlink_to(victim)
     with pytest.raises(OSError, match="never followed"):
-        save_model(tiny_ouro(), byte_tokenizer(), run.model, run.path)
+        run.save_model(tiny_ouro(), byte_tokenizer(), run.model)
     assert victim.read_text() == "mine"
     (run.path / "snapshots").symlink_to(victim.parent)
     with pytest.raises(OSError, match="never followed"):
-        save_model(tiny_ouro(), byte_tokenizer(), run.snapshot_at(5), run.path)
+        run.save_model(tiny_ouro(), byte_tokenizer(), run.snapshot_at(5))
     assert sorted(path.name for path in victim.parent.iterdir()) == ["run", "victim"]
 
 

@@ -36,21 +36,10 @@ class Position:
     equations: float = 0.0
 
 
-@dataclass(frozen=True)
 class RunFolder:
-    path: Path
-
-    @property
-    def state_file(self) -> Path:
-        return self.path / "state.pt"
-
-    @property
-    def log_file(self) -> Path:
-        return self.path / "log.jsonl"
-
-    @property
-    def model(self) -> Path:
-        return self.path / "model"
+    def __init__(self, path: Path) -> None:
+        self.path, self.model = path, path / "model"
+        self.state_file, self.log_file, self.run_file = path / "state.pt", path / "log.jsonl", path / "run.json"
 
     def snapshot_at(self, tokens: int) -> Path:
         return self.path / "snapshots" / f"tokens-{tokens:09d}"
@@ -77,12 +66,20 @@ class RunFolder:
         return read_records(self.log_file)
 
     def write_run(self, record: dict[str, Any]) -> None:
-        versions = {"python": platform.python_version(), "torch": torch.__version__}
-        versions["transformers"] = transformers.__version__
-        writing.write_whole(self.path / "run.json", json.dumps({**record, "versions": versions}, indent=2, default=str) + "\n")
+        libraries = {"torch": torch.__version__, "transformers": transformers.__version__}
+        told = {**record, "versions": {"python": platform.python_version(), **libraries}}
+        writing.write_whole(self.run_file, json.dumps(told, indent=2, default=str) + "\n")
 
     def read_run(self) -> dict[str, Any]:
-        return read_record(self.path / "run.json")
+        return read_record(self.run_file)
+
+    def save_model(self, model: LoopedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+        """Save both into `folder`, which is one of the run's."""
+        with writing.filling(folder, self.path) as made:
+            model.save_pretrained(made)
+            tokenizer.save_pretrained(made)
+            for file in made.iterdir():
+                file.chmod(0o644)  # safetensors writes files that only their owner can read
 
 
 def read_record(file: Path) -> dict[str, Any]:
@@ -104,12 +101,3 @@ def _record(text: str, place: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{place} is damaged: it is no JSON object")
     return found
-
-
-def save_model(model: LoopedModel, tokenizer: PreTrainedTokenizerFast, folder: Path, run: Path) -> None:
-    """Save both into a folder of the run."""
-    with writing.filling(folder, run) as made:
-        model.save_pretrained(made)
-        tokenizer.save_pretrained(made)
-        for file in made.iterdir():
-            file.chmod(0o644)  # safetensors writes files that only their owner can read

@@ -14,7 +14,12 @@ def draw_curves(run: str | Path, picture: str | Path) -> Path:
     log = RunFolder(Path(run)).read_log()
     if not log:
         raise ValueError(f"run {run} holds no log to draw")
-    figure, (left, right) = _two_panels()
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("drawing curves needs matplotlib: pip install 'loopcd[plots]'") from error
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
     losses = [record for record in log if "loss" in record]
     left.plot([record["tokens"] / 1e6 for record in losses], [record["loss"] for record in losses], linewidth=0.8)
     left.set(xlabel="million tokens", ylabel="training loss", yscale="log")
@@ -32,12 +37,3 @@ def saved(figure: Any, target: Path) -> Path:
     with replacing(target) as file:
         figure.savefig(file, format=target.suffix.removeprefix(".") or "png", dpi=110)
     return target
-
-
-def _two_panels() -> tuple[Any, tuple[Any, Any]]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("drawing curves needs matplotlib: pip install 'loopcd[plots]'") from error
-    figure = Figure(figsize=(9, 3.2), layout="constrained")
-    return figure, tuple(figure.subplots(1, 2))

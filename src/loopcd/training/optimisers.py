@@ -36,7 +36,7 @@ class Muon(torch.optim.Optimizer):
                 if parameter.grad is not None:
                     by_shape[parameter.shape].append(parameter)
             for parameters in by_shape.values():
-                self._step_together(parameters, **{name: group[name] for name in ("lr", "weight_decay", "momentum")})
+                self._step_together(parameters, group["lr"], group["weight_decay"], group["momentum"])
 
     def _step_together(self, parameters: list[Tensor], lr: float, weight_decay: float, momentum: float) -> None:
         directions = []
@@ -73,23 +73,25 @@ class Optimisers:
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         inner, outer = _partition(model)
         rate, decay = settings.peak_rate, settings.weight_decay
-        self.muon = Muon(inner, lr=rate, weight_decay=decay)  # its updates have AdamW's size: one rate serves both
-        self.adamw = torch.optim.AdamW(outer, lr=rate, weight_decay=decay, betas=settings.betas)
+        self.both = {
+            "muon": Muon(inner, lr=rate, weight_decay=decay),  # its updates have AdamW's size: one rate serves both
+            "adamw": torch.optim.AdamW(outer, lr=rate, weight_decay=decay, betas=settings.betas),
+        }
 
     def step(self, rate: float) -> None:
         torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.clip)
-        for optimiser in (self.muon, self.adamw):
+        for optimiser in self.both.values():
             for group in optimiser.param_groups:
                 group["lr"] = rate
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
 
     def state(self) -> dict[str, dict]:
-        return {"muon": self.muon.state_dict(), "adamw": self.adamw.state_dict()}
+        return {name: optimiser.state_dict() for name, optimiser in self.both.items()}
 
     def restore(self, state: dict[str, dict]) -> None:
-        self.muon.load_state_dict(state["muon"])
-        self.adamw.load_state_dict(state["adamw"])
+        for name, optimiser in self.both.items():
+            optimiser.load_state_dict(state[name])
 
 
 def rate_at(progress: float, settings: Optimiser) -> float:

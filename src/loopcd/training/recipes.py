@@ -78,16 +78,12 @@ class Recipe:
 
     def record(self) -> dict[str, Any]:
         """The recipe as plain values, for the record of a run."""
-        settings = {name: asdict(getattr(self, name)) for name in ("objective", "text", "optimiser")}
-        named = {"architecture": self.architecture.__name__, "objective_name": type(self.objective).__name__}
-        config = self.config.to_diff_dict()
         return {
-            "name": self.name,
-            "description": self.description,
-            "tokens": self.tokens,
-            **named,
-            **settings,
-            "config": config,
+            **{name: getattr(self, name) for name in ("name", "description", "tokens")},
+            "architecture": self.architecture.__name__,
+            "objective_name": type(self.objective).__name__,
+            **{name: asdict(getattr(self, name)) for name in ("objective", "text", "optimiser")},
+            "config": self.config.to_diff_dict(),
         }
 
 

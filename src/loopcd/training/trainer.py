@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from types import TracebackType
 
 import torch
 from rich.console import Console
@@ -17,8 +16,8 @@ from transformers import PreTrainedTokenizerFast
 
 from loopcd.evaluation.tasks import steps
 from loopcd.models import LoopedModel
-from loopcd.training.accuracy import accuracy_by_loop
-from loopcd.training.checkpoints import Position, RunFolder, save_model
+from loopcd.training.accuracy import answers, right
+from loopcd.training.checkpoints import Position, RunFolder
 from loopcd.training.optimisers import Optimisers, rate_at
 from loopcd.training.recipes import Recipe
 from loopcd.training.rows import RowMaker, TextBatch, pool_of_batches
@@ -41,18 +40,12 @@ class Pace:
     save_every: float = 120.0
     measure_every: float | None = 600.0
     measured: int = 150
-    snapshots: tuple[int, ...] = field(default=())
+    snapshots: tuple[int, ...] = ()
 
 
 class Trainer:
     def __init__(
-        self,
-        recipe: Recipe,
-        tokenizer: PreTrainedTokenizerFast,
-        out: Path,
-        pace: Pace,
-        seed: int = 0,
-        compiled: bool = True,
+        self, recipe: Recipe, tokenizer: PreTrainedTokenizerFast, out: Path, pace: Pace, seed: int = 0, compiled: bool = True
     ):
         self.recipe, self.tokenizer, self.pace, self.seed = recipe, tokenizer, pace, seed
         self.folder = RunFolder(out)
@@ -82,8 +75,7 @@ class Trainer:
         finally:
             self.folder.save_state(self.model, self.optimisers, self.position)
         self._measure(display)
-        self._report_model(self.folder.model)
-        return self.folder.model
+        return self._save_model(self.folder.model)
 
     @property
     def progress(self) -> float:
@@ -99,7 +91,9 @@ class Trainer:
             before = self.position.tokens
             self._step(batch)
             self.position.seconds += time.monotonic() - started
-            self._keep_snapshots(before)
+            for tokens in self.pace.snapshots:
+                if before < tokens <= self.position.tokens:
+                    self._save_model(self.folder.snapshot_at(tokens))
             if self.position.step % self.pace.log_every == 0:
                 self._log(display)
             if self.pace.measure_every and self.position.seconds - measured > self.pace.measure_every:
@@ -136,29 +130,24 @@ class Trainer:
     def _log(self, display: Display) -> None:
         loss = sum(self.recent) / len(self.recent)
         self.recent = []
-        position = self.position
-        self.folder.append_log(
-            {"step": position.step, "tokens": position.tokens, "minutes": position.seconds / 60, "loss": loss}
-        )
-        display.update(self.progress, loss, position.seconds, position.tokens)
+        at = self.position
+        self.folder.append_log({"step": at.step, "tokens": at.tokens, "minutes": at.seconds / 60, "loss": loss})
+        display.show(self.progress, loss, at.seconds, at.tokens)
 
     def _measure(self, display: Display) -> None:
         """Accuracy by loop on the tuning split, to the log and the display."""
         problems = steps.problems(self.recipe.text.variant, "tuning", self.pace.measured)
-        loops = sorted({1, 2, 3, 4, self.plain.num_loops})
-        accuracy = accuracy_by_loop(self._synchronised(), self.tokenizer, problems, loops)
+        model, accuracy = self._synchronised(), dict[int, float]()
+        for loop in sorted({1, 2, 3, 4, model.num_loops}):
+            accuracy[loop] = sum(right(problems, answers(model, self.tokenizer, problems, num_loops=loop))) / len(problems)
         record = {"tokens": self.position.tokens, "minutes": self.position.seconds / 60}
         self.folder.append_log({**record, "accuracy": accuracy, "problems": len(problems)})
         told = " ".join(f"{loop}:{100 * share:.1f}" for loop, share in accuracy.items())
         display.say(f"{self.position.tokens:,} tokens, accuracy by loop (tuning, {len(problems)}) {told}")
 
-    def _keep_snapshots(self, before: int) -> None:
-        for tokens in self.pace.snapshots:
-            if before < tokens <= self.position.tokens:
-                self._report_model(self.folder.snapshot_at(tokens))
-
-    def _report_model(self, folder: Path) -> None:
-        save_model(self._synchronised(), self.tokenizer, folder, self.folder.path)
+    def _save_model(self, folder: Path) -> Path:
+        self.folder.save_model(self._synchronised(), self.tokenizer, folder)
+        return folder
 
     def _synchronised(self) -> LoopedModel:
         self.plain.load_state_dict(self.model.state_dict())
@@ -173,28 +162,21 @@ def compile_layers(model: LoopedModel) -> None:
             module.compile(dynamic=False)
 
 
-class Display:
+class Display(Progress):
     """What a run shows while it trains: a bar with loss and time left on a terminal, lines elsewhere. On standard error."""
 
     def __init__(self, title: str, quiet: bool = False):
-        self.console = Console(stderr=True, quiet=quiet, markup=False)
+        console = Console(stderr=True, quiet=quiet, markup=False, highlight=False)
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"))
-        self.bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
-        self.task = self.bar.add_task(title, total=1.0, status="")
+        super().__init__(*columns, console=console, disable=not console.is_terminal)
+        self.training = self.add_task(title, total=1.0, status="")
 
-    def __enter__(self) -> Display:
-        self.bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.bar.stop()
-
-    def update(self, progress: float, loss: float, seconds: float, tokens: int) -> None:
+    def show(self, progress: float, loss: float, seconds: float, tokens: int) -> None:
         left = seconds * (1 - progress) / max(progress, 1e-6) / 60
         status = f"{100 * progress:5.1f} %  loss {loss:.4f}  {tokens / max(seconds, 1e-9):,.0f} tokens/s  {left:.0f} min left"
-        self.bar.update(self.task, completed=progress, status=status)
-        if not self.console.is_terminal:
-            self.console.print(f"{tokens:>12,} tokens  {status}", highlight=False)
+        self.update(self.training, completed=progress, status=status)
+        if self.disable:
+            self.say(f"{tokens:>12,} tokens  {status}")
 
     def say(self, line: str) -> None:
-        self.console.print(line, highlight=False)
+        self.console.print(line)
