@@ -5,7 +5,7 @@ Start with `examples`, what is shown side by side, and `payload`, how it reaches
 offers. The page itself, in JavaScript, is in `page/`.
 """
 
-from loopcd.lens.examples import Example, Found, Looked, examples_of, read_examples, search
+from loopcd.lens.examples import Example, Looked, examples_of, read_examples, search
 from loopcd.lens.page import export, write_page
 
-__all__ = ["Example", "Found", "Looked", "examples_of", "export", "read_examples", "search", "write_page"]
+__all__ = ["Example", "Looked", "examples_of", "export", "read_examples", "search", "write_page"]

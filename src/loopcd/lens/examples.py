@@ -1,6 +1,7 @@
 """What the page steps through: a prompt with the texts that methods made of it, from files or from a search."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -17,6 +18,7 @@ from loopcd.tracing import LoopTrace, Written, describe, read_traces, trace_text
 
 BATCH = 16  # problems that a search looks at together
 MOST = 2_000_000_000  # bytes of traces that are shown together
+EACH = 4  # examples of a kind that it looks for
 KINDS = ("gained", "lost", "same")  # what may have become of a problem on which the texts differ
 
 
@@ -31,10 +33,9 @@ class Example:
     @property
     def outcome(self) -> str | None:
         """Right or wrong before and after: of greedy's text and the next one, where both were graded; or of the only one."""
-        graded = [trace.extra.get("correct") for trace in in_order(self.traces)[:2]]
-        match graded:
+        match [trace.extra.get("correct") for trace in in_order(self.traces)[:2]]:
             case [bool(before), bool(after)]:
-                return ("right" if before else "wrong") if before == after else ("gained" if after else "lost")
+                return _kind(before, after) if before != after else "right" if before else "wrong"
             case [bool(only)]:
                 return "right" if only else "wrong"
         return None
@@ -63,26 +64,19 @@ def in_order(traces: Iterable[LoopTrace]) -> list[LoopTrace]:
 
 def examples_of(traces: Iterable[LoopTrace], limit: int | None = None, prefix: str = "file") -> tuple[list[Example], int]:
     """Texts of one prompt by one model together, in the order of the prompts; and how many prompts `limit` left out."""
-    groups: dict[tuple[str, str], list[LoopTrace]] = {}
-    left_out: set[tuple[str, str]] = set()
-    kept = 0
+    groups, left_out, kept = dict[tuple[str, str], list[LoopTrace]](), set[tuple[str, str]](), 0
     for trace in traces:
         key = (trace.model, trace.prompt)
         if key in groups or limit is None or len(groups) < limit:
             groups.setdefault(key, []).append(trace)
-            kept += _size(trace)
+            texts = (trace.prompt, trace.text, *trace.pieces, *trace.token_texts.values())
+            kept += trace.nbytes + sum(60 + len(text) for text in texts)  # about its bytes in memory
             if kept > MOST:
                 raise ValueError(f"the first {len(groups)} prompts take more than {MOST / 1e9:g} GB: take fewer by --limit")
         else:
             left_out.add(key)
     made = [Example(f"{prefix}-{number}", label(group[0]), tuple(group)) for number, group in enumerate(groups.values(), 1)]
     return made, len(left_out)
-
-
-def _size(trace: LoopTrace) -> int:
-    """About its bytes in memory."""
-    texts = (trace.prompt, trace.text, *trace.pieces, *trace.token_texts.values())
-    return trace.nbytes + sum(60 + len(text) for text in texts)
 
 
 def label(trace: LoopTrace) -> str:
@@ -94,12 +88,9 @@ def label(trace: LoopTrace) -> str:
 
 def read_examples(paths: Sequence[Path], limit: int | None = None, prefix: str = "file") -> tuple[list[Example], int]:
     """The examples of trace files; texts of one prompt are put together across files."""
-    files = [read_traces(path) for path in paths]
-    try:
+    with ExitStack() as stack:
+        files = [stack.enter_context(closing(read_traces(path))) for path in paths]
         return examples_of((trace for file in files for trace in file), limit, prefix)
-    finally:
-        for file in files:
-            file.close()
 
 
 # The search for problems on which two methods differ
@@ -123,22 +114,10 @@ class Looked:
         )
 
 
-@dataclass(frozen=True)
-class Found:
-    example: Example
-    kind: str
-
-
 def search(
-    engine: LocalEngine,
-    task: Task,
-    methods: tuple[Method, Method],
-    *,
-    each: int = 4,
-    max_new_tokens: int | None = None,
-    interrupt: Callable[[], None] | None = None,
-) -> Iterator[Found | Looked]:
-    """Run both methods on the task's items until `each` examples of each kind are found; `Looked` after every batch.
+    engine: LocalEngine, task: Task, methods: tuple[Method, Method], interrupt: Callable[[], None] | None = None
+) -> Iterator[Example | Looked]:
+    """Run both methods on the task's items until `EACH` examples of each kind are found; `Looked` after every batch.
 
     Kinds: wrong → right, right → wrong, and differing texts that are graded alike. What `interrupt` raises ends it.
     """
@@ -146,28 +125,25 @@ def search(
     for start in range(0, len(task.items), BATCH):
         items = task.items[start : start + BATCH]
         numbered = tuple(range(start, start + len(items)))
-        asked = CompletionRequest(
-            max_new_tokens or task.max_new_tokens, task.stop, task.question, numbered, interrupt=interrupt
-        )
+        asked = CompletionRequest(task.max_new_tokens, task.stop, task.question, numbered, interrupt=interrupt)
         made = [engine.complete([item.prompt for item in items], method, asked) for method in methods]
-        grades = [task.grade(items, [each.text for each in texts]) for texts in made]
-        graded = [[each[task.metrics[0]] for each in side] for side in grades]
+        graded = [[each[task.metrics[0]] for each in task.grade(items, [text.text for text in texts])] for texts in made]
         differing = [place for place in range(len(items)) if made[0][place].token_ids != made[1][place].token_ids]
         right = tuple(before + sum(now) for before, now in zip(looked.right, graded, strict=True))
         looked = Looked(looked.done + len(items), looked.differ + len(differing), right)
-        chosen: list[tuple[str, int]] = []
-        for place in differing:
-            before, after = graded[0][place], graded[1][place]
-            kind = "same" if before == after else "gained" if after else "lost"
-            if kept[kind] < each:
+        for kind in KINDS:
+            places = [place for place in differing if _kind(graded[0][place], graded[1][place]) == kind]
+            for place in places[: EACH - kept[kind]]:
                 kept[kind] += 1
-                chosen.append((kind, place))
-        for kind, place in sorted(chosen, key=lambda one: KINDS.index(one[0])):
-            pair = [(method, made[side][place], graded[side][place]) for side, method in enumerate(methods)]
-            yield Found(_traced(engine, task, items[place], pair, f"found-{next(numbers)}"), kind)
+                pair = [(method, made[side][place], graded[side][place]) for side, method in enumerate(methods)]
+                yield _traced(engine, task, items[place], pair, f"found-{next(numbers)}")
         yield looked
-        if min(kept.values()) >= each:
+        if min(kept.values()) >= EACH:
             return
+
+
+def _kind(before: bool, after: bool) -> str:
+    return "same" if before == after else "gained" if after else "lost"
 
 
 def searched(
@@ -178,15 +154,14 @@ def searched(
 ) -> tuple[list[Example], str]:
     """All that a search finds, those that became right first, then those that became wrong; and a sentence on what was looked
     at. `told` hears of each batch, and how many examples there are."""
-    found: list[Found] = []
-    note = ""
+    found, note = list[Example](), ""
     for each in search(engine, task, methods):
-        if isinstance(each, Found):
+        if isinstance(each, Example):
             found.append(each)
         else:
             note = each.sentence(task, methods)
             told(each, len(found))
-    return [each.example for each in sorted(found, key=lambda one: KINDS.index(one.kind))], note
+    return sorted(found, key=lambda one: KINDS.index(one.outcome if one.outcome in KINDS else "same")), note
 
 
 def _traced(engine: LocalEngine, task: Task, item: Item, pair: Sequence[tuple[Method, Generation, bool]], name: str) -> Example:

@@ -1,5 +1,6 @@
 """The methods that the page offers, with the settings of each as fields of a form."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -56,21 +57,17 @@ _SHOWN = (  # of all settings those in the form, in its order
 
 def offered(engine: LocalEngine) -> list[dict[str, Any]]:
     """Names, titles and fields, with the values that hold for this model: its preset, or the method's defaults."""
+    fields = {name: [vars(field) for field in _fields(name, engine)] for name in METHODS}
+    return [{"name": name, "title": kind.__name__, "settings": fields[name]} for name, kind in METHODS.items()]
+
+
+def _fields(name: str, engine: LocalEngine) -> Iterator[Field]:
     loops = engine.num_loops or engine.model.num_loops
     own = asdict(preset(engine.model, loops))
-
-    def filled(field: Field, kind: type[Method]) -> dict[str, Any]:
-        value = own.get(field.name) or getattr(kind, field.name, None)
-        return vars(replace(field, value=value, high=loops - 1 if field.name.endswith("_loop") else field.high))
-
-    return [
-        {
-            "name": name,
-            "title": kind.__name__,
-            "settings": [filled(each, kind) for each in _SHOWN if each.name in settings(name)],
-        }
-        for name, kind in METHODS.items()
-    ]
+    for field in _SHOWN:
+        if field.name in settings(name):
+            value = own.get(field.name) or getattr(METHODS[name], field.name, None)
+            yield replace(field, value=value, high=loops - 1 if field.name.endswith("_loop") else field.high)
 
 
 def chosen(given: Any, name: str, engine: LocalEngine) -> Method:
@@ -80,10 +77,9 @@ def chosen(given: Any, name: str, engine: LocalEngine) -> Method:
     """
     if not isinstance(given, dict) or not isinstance(given.get("name"), str) or not isinstance(given.get("settings"), dict):
         raise ValueError(f"{name}: an object with a method's name and its settings")
-    fields = {each["name"]: each["settings"] for each in offered(engine)}
-    if given["name"] not in fields:
-        raise ValueError(f"{name}: there is no method {given['name']!r}: those are {', '.join(fields)}")
-    known = {field["name"]: Field(**field) for field in fields[given["name"]]}
+    if given["name"] not in METHODS:
+        raise ValueError(f"{name}: there is no method {given['name']!r}: those are {', '.join(METHODS)}")
+    known = {field.name: field for field in _fields(given["name"], engine)}
     for setting, value in given["settings"].items():
         if setting not in known:
             raise ValueError(f"{name}: {given['name']} has no setting {setting!r}: those are {', '.join(known)}")

@@ -98,7 +98,3 @@ def largest(scope: Scope) -> int:
 
 def too_large(scope: Scope) -> str:
     return f"too large: at most {largest(scope) / 1e6:g} MB"
-
-
-def new_token() -> str:
-    return secrets.token_urlsafe(24)

@@ -12,7 +12,8 @@ from loopcd.lens import payload
 from loopcd.lens.examples import setting_of
 from loopcd.tracing import LiveTracer, describe
 
-SIDES = ("left", "right")
+Events = Generator[dict[str, Any], None, None]
+Interrupt = Callable[[], None]  # raises when the work is no longer wanted
 
 
 def live_events(
@@ -21,8 +22,8 @@ def live_events(
     methods: Sequence[Method],
     max_new_tokens: int,
     stop: tuple[str, ...] = (),
-    interrupt: Callable[[], None] | None = None,
-) -> Generator[dict[str, Any], None, None]:
+    interrupt: Interrupt | None = None,
+) -> Events:
     """A `start` for each method, a `token` for each token of each (in turn, while they last), an `end` for each.
 
     What `interrupt` raises ends it, also where a method thinks for long before its first token.
@@ -30,75 +31,46 @@ def live_events(
     if engine.tokenizer is None:
         raise ValueError(f"{engine.name} came without a tokenizer, so it cannot read a prompt")
     setting = setting_of(engine, methods)
-    made = [
-        _Side(engine, prompt, method, side, setting, {"max_new_tokens": max_new_tokens, "stop": stop}, interrupt)
-        for side, method in zip(SIDES, methods, strict=False)
-    ]
-    for each in made:
-        yield {"event": "start", "side": each.side, "trace": each.header()}
-    while made:
-        for each in list(made):
-            try:
-                yield each.next_token()
-            except StopIteration:
-                made.remove(each)
-                yield each.end()
+    options = {"max_new_tokens": max_new_tokens, "stop": stop, "num_loops": engine.num_loops}
+    going = {
+        side: _side(engine, prompt, method, setting, _tokens(engine, prompt, method, options, interrupt))
+        for side, method in zip(("left", "right"), methods, strict=False)
+    }
+    yield from [{**next(events), "side": side} for side, events in going.items()]  # none is shown unless all can begin
+    while going:
+        for side, events in list(going.items()):
+            event = next(events, None)
+            if event is None:
+                del going[side]
+            else:
+                yield {**event, "side": side}
     yield {"event": "done"}
 
 
-class _Side:
+def _side(
+    engine: LocalEngine, prompt: str | Messages, method: Method, setting: dict[str, Any], written: Iterator[tuple[int, int]]
+) -> Events:
     """One method at work, and a tracer that reads along."""
-
-    def __init__(
-        self,
-        engine: LocalEngine,
-        prompt: str | Messages,
-        method: Method,
-        side: str,
-        setting: dict[str, Any],
-        options: dict[str, Any],
-        interrupt: Callable[[], None] | None,
-    ) -> None:
-        ids = prompt_ids(engine.tokenizer, prompt)
-        self.side = side
-        self.prompt = prompt if isinstance(prompt, str) else engine.tokenizer.decode(ids)  # as the template wrote it
-        self.tokens = _tokens(engine, prompt, method, {**options, "num_loops": engine.num_loops}, interrupt)
-        self.tracer = LiveTracer(
-            engine.model, engine.tokenizer, ids, **setting, num_loops=engine.num_loops, method=describe(method)
-        )
-        self.held: list[int] = []  # tokens that are not yet whole characters
-
-    def header(self) -> dict[str, Any]:
-        setting = self.tracer.setting
-        return {
-            "prompt": self.prompt,
-            "method": self.tracer.method,
-            "num_loops": setting.num_loops,
-            "amateur_loop": setting.amateur_loop,
-            "strength": setting.strength,
-            "plausibility": setting.plausibility,
-        }
-
-    def next_token(self) -> dict[str, Any]:
-        token, loops = next(self.tokens)
-        said = payload.tokens(self.tracer.add(token, loops))
-        return {"event": "token", "side": self.side, "trace": {**said, "pieces": [self._piece(token)]}}
-
-    def _piece(self, token: int) -> str:
-        self.held.append(token)
-        text = self.tracer.tokenizer.decode(self.held)
-        if text.endswith(BROKEN):
-            return ""
-        self.held = []
-        return text
-
-    def end(self) -> dict[str, Any]:
-        """The whole trace, in which the text's pieces are those of the finished text."""
-        return {"event": "end", "side": self.side, "trace": {**payload.whole(self.tracer.trace()), "prompt": self.prompt}}
+    ids = prompt_ids(engine.tokenizer, prompt)
+    shown = prompt if isinstance(prompt, str) else engine.tokenizer.decode(ids)  # as the template wrote it
+    options = {**setting, "num_loops": engine.num_loops, "method": describe(method)}
+    tracer = LiveTracer(engine.model, engine.tokenizer, ids, **options)
+    facts = {name: getattr(tracer.setting, name) for name in ("num_loops", "amateur_loop", "strength", "plausibility")}
+    yield {"event": "start", "trace": {"prompt": shown, "method": tracer.method, **facts}}
+    held: list[int] = []  # tokens that are not yet whole characters
+    for token, loops in written:
+        said = payload.tokens(tracer.add(token, loops))
+        held.append(token)
+        text = engine.tokenizer.decode(held)
+        broken = text.endswith(BROKEN)
+        yield {"event": "token", "trace": {**said, "pieces": ["" if broken else text]}}
+        held = held if broken else []
+    # in the whole trace the text's pieces are those of the finished text
+    yield {"event": "end", "trace": {**payload.whole(tracer.trace()), "prompt": shown}}
 
 
 def _tokens(
-    engine: LocalEngine, prompt: str | Messages, method: Method, options: dict[str, Any], interrupt: Callable[[], None] | None
+    engine: LocalEngine, prompt: str | Messages, method: Method, options: dict[str, Any], interrupt: Interrupt | None
 ) -> Iterator[tuple[int, int]]:
     if isinstance(method, SelfEval):  # knows its answer only when all candidates are written
         made = generate(engine.model, engine.tokenizer, prompt, method, **options, interrupt=interrupt)

@@ -7,6 +7,7 @@ import numpy as np
 
 from loopcd.tracing import LoopTrace
 
+_FACTS = ("prompt", "model", "method", "num_loops", "amateur_loop", "strength", "plausibility", "extra", "text")
 _TYPES = {"float32": ("f4", "<f4"), "int32": ("i4", "<i4"), "int16": ("i2", "<i2")}
 _ARRAYS = (
     *("token_ids", "exit_loop", "winner", "logit", "runner_up", "log_norm", "entropy", "change", "top_ids", "top_logits"),
@@ -14,31 +15,17 @@ _ARRAYS = (
 )
 
 
-def header(trace: LoopTrace) -> dict[str, Any]:
-    """What holds for the whole text."""
-    return {
-        "prompt": trace.prompt,
-        "model": trace.model,
-        "method": trace.method,
-        "num_loops": trace.num_loops,
-        "amateur_loop": trace.amateur_loop,
-        "strength": trace.strength,
-        "plausibility": trace.plausibility,
-        "extra": trace.extra,
-    }
+def whole(trace: LoopTrace) -> dict[str, Any]:
+    """What holds for the whole text, and what was said of its tokens."""
+    return {**{name: getattr(trace, name) for name in _FACTS}, **tokens(trace)}
 
 
 def tokens(trace: LoopTrace) -> dict[str, Any]:
-    """What was said of its tokens."""
     return {
         "pieces": list(trace.pieces),
         "token_texts": {str(token): text for token, text in trace.token_texts.items()},
         "arrays": {name: _array(getattr(trace, name)) for name in _ARRAYS},
     }
-
-
-def whole(trace: LoopTrace) -> dict[str, Any]:
-    return {**header(trace), "text": trace.text, **tokens(trace)}
 
 
 def _array(values: np.ndarray) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """The viewer with a model behind it: the page, live generation, the search for examples, and trace files."""
 
 import json
+import secrets
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from threading import Event, Lock
@@ -23,18 +24,15 @@ from loopcd.decoding.chat import said
 from loopcd.evaluation.engine import LocalEngine
 from loopcd.evaluation.task import Task
 from loopcd.lens import form
-from loopcd.lens.examples import Example, Found, read_examples, search
-from loopcd.lens.guard import LARGEST_FILE, Guard, TooLarge, new_token
-from loopcd.lens.live import live_events
+from loopcd.lens.examples import Example, read_examples, search
+from loopcd.lens.guard import LARGEST_FILE, Guard, TooLarge
+from loopcd.lens.live import Events, Interrupt, live_events
 from loopcd.lens.page import write_page
 from loopcd.tracing import read_traces
 
 HOST = "127.0.0.1"
 LONGEST = 600  # tokens of a live text
 LARGEST_UNPACKED = 8 * LARGEST_FILE
-
-Events = Generator[dict[str, Any], None, None]
-Interrupt = Callable[[], None]  # raises when the work is no longer wanted
 
 
 @dataclass
@@ -94,13 +92,11 @@ class Viewer:
         return self._searched(self.task, (pair[0], pair[1]), interrupt)
 
     def _searched(self, task: Task, pair: tuple[Method, Method], interrupt: Interrupt) -> Events:
-        note = ""
-        number = next(self.files)
+        note, number = "", next(self.files)
         for found in search(self.engine, task, pair, interrupt=interrupt):
-            if isinstance(found, Found):
-                example = Example(f"{number}-{found.example.id}", found.example.label, found.example.traces)
-                self.examples.append(example)
-                yield {"event": "example", "example": example.summary()}
+            if isinstance(found, Example):
+                self.examples.append(replace(found, id=f"{number}-{found.id}"))
+                yield {"event": "example", "example": self.examples[-1].summary()}
             else:
                 note = found.sentence(task, pair)
                 yield {"event": "progress", "done": found.done, "differ": found.differ}
@@ -123,10 +119,11 @@ class Viewer:
             raise ValueError(str(error).replace(str(path), "").lstrip(" ,:").removeprefix("is ")) from error
         if not made:
             raise ValueError("there is no trace in it")
-        summaries = [checked_summary(each) for each in made]
+        for each in made:
+            json.dumps([each.summary(), *each.payloads()], allow_nan=False)
         self.examples += made
         rest = f"; {left_out} more are not shown (--limit)" if left_out else ""
-        return {"examples": summaries, "note": f"{len(made)} of {name}{rest}"}
+        return {"examples": [each.summary() for each in made], "note": f"{len(made)} of {name}{rest}"}
 
 
 class Stopped(Exception):
@@ -157,14 +154,6 @@ class Work:
 def _stop_if(*ends: Event) -> None:
     if any(end.is_set() for end in ends):
         raise Stopped
-
-
-def checked_summary(example: Example) -> dict[str, Any]:
-    """Its summary, after everything that the page may ask for could be made and written."""
-    found = example.summary()
-    for each in (found, *example.payloads()):
-        json.dumps(each, allow_nan=False)
-    return found
 
 
 def application(viewer: Viewer, port: int, token: str) -> Guard:
@@ -246,7 +235,7 @@ def prepare(viewer: Viewer, port: int = 0) -> tuple[Any, socket.socket, str]:
         listener = socket.create_server((HOST, port))
     except OSError as error:
         raise ValueError(f"--port {port}: {error.strerror}") from error
-    taken, token = listener.getsockname()[1], new_token()
+    taken, token = listener.getsockname()[1], secrets.token_urlsafe(24)
     config = uvicorn.Config(
         application(viewer, taken, token),
         lifespan="off",
