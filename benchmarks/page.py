@@ -174,34 +174,25 @@ def page(run: Mapping[str, Any], views: Mapping[str, Outlook], plot: str) -> str
     parts = [head]
     if "Methods" in made:
         parts += ["## Methods", _rounds(run), made["Methods"].markdown(), _refused(run), made["Details"].markdown()]
-    if "Drafting changes no token" in made:
-        parts += [
-            _EXACT.format(near=NEAR[torch.float32], near_16=NEAR[torch.bfloat16]),
-            made["Drafting changes no token"].markdown(),
-        ]
-    if "Worst case" in made:
-        parts += [_WORST, made["Worst case"].markdown()]
-    if "Waves" in made:
-        parts += [_WAVE, made["Waves"].markdown()]
-    if "Foretold drafts" in made:
-        parts += [_FORETOLD, made["Foretold drafts"].markdown()]
-    if "Evaluation" in made:
-        parts += [_EVALUATION, made["Evaluation"].markdown()]
+    exact = _EXACT.format(near=NEAR[torch.float32], near_16=NEAR[torch.bfloat16])
+    parts += _sections(made, {"Drafting changes no token": exact, "Worst case": _WORST, "Waves": _WAVE})
+    parts += _sections(made, {"Foretold drafts": _FORETOLD, "Evaluation": _EVALUATION})
     parts.append(_TIME)
-    for title in ("Decoding", "Across batches and contexts", "Where the time of a step goes"):
-        parts += [made[title].markdown()] if title in made else []
-    for title, text in (("Beside the public code", _BESIDE), ("Full size", _FULL)):
-        parts += [text, made[title].markdown()] if title in made else []
-    if "What LoopCD costs" in made:
-        parts += [_COSTS, made["What LoopCD costs"].markdown()]
-    if "What each device costs, as a share of a step" in made:
-        parts += [_DEVICES, made["What each device costs, as a share of a step"].markdown()]
+    where = ("Decoding", "Across batches and contexts", "Where the time of a step goes")
+    parts += [made[title].markdown() for title in where if title in made]
+    parts += _sections(made, {"Beside the public code": _BESIDE, "Full size": _FULL, "What LoopCD costs": _COSTS})
+    parts += _sections(made, {"What each device costs, as a share of a step": _DEVICES})
     for title in ("Compiling", "Memory of drafting", "Loading"):
         parts += [f"## {title}", _UNDER.get(title, ""), made[title].markdown()] if title in made else []
     coda = percent(views["Huginn-0125"].coda)
     parts += [_FORMULA.format(context=CONTEXT, coda=coda), traffic_table(views).markdown()]
     parts += [each.markdown() for each in plan_tables(views)]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+
+
+def _sections(made: Mapping[str, Table], texts: Mapping[str, str]) -> list[str]:
+    """Each text with the table of its title below it, where that was made."""
+    return [part for title, text in texts.items() if title in made for part in (text, made[title].markdown())]
 
 
 def _rounds(run: Mapping[str, Any]) -> str:

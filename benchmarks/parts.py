@@ -11,9 +11,10 @@ from benchmarks.memory import LARGE, SMALL, bench_load, bench_memory
 from benchmarks.overhead import bench_overhead
 from benchmarks.wave import bench_wave
 from benchmarks.worst import bench_worst
-from loopcd.bench.parts import PARTS, Part, Say, Settings, names
+from loopcd.bench.parts import PARTS, Part, Settings, names
 from loopcd.bench.subjects import MEDIUM
 from loopcd.bench.tables import MAKERS
+from loopcd.bench.timing import Say
 from loopcd.models import LoopedModel
 from loopcd.models.loading import load
 

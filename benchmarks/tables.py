@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from loopcd.bench.tables import percent, spread
+from loopcd.bench.tables import leaves, percent, spread
 from loopcd.evaluation.table import Table
 
 
@@ -11,9 +11,7 @@ def overhead_tables(overhead: Mapping[str, Any]) -> Iterator[Table]:
     names = ["loopcd/greedy", "loopcd eager/greedy", "loopcd own coda/greedy"]
     rows = [
         [f"{model}, vocabulary {vocabulary}, {head}", percent(told["contested"]), *(spread(told.get(n)) for n in names)]
-        for model, by_vocabulary in overhead.items()
-        for vocabulary, heads in by_vocabulary.items()
-        for head, told in heads.items()
+        for (model, vocabulary, head), told in leaves(overhead, 3)
     ]
     yield Table.of("What LoopCD costs", ["LoopCD over greedy", "contested", "LoopCD", "asked everywhere", "own coda"], rows)
 
@@ -21,9 +19,7 @@ def overhead_tables(overhead: Mapping[str, Any]) -> Iterator[Table]:
 def worst_tables(worst: Mapping[str, Any]) -> Iterator[Table]:
     rows = [
         [f"{model}, batch {batch}, {draft}", percent(told["acceptance"]), spread(told["cold"]), spread(told["warm"])]
-        for model, batches in worst.items()
-        for batch, drafts in batches.items()
-        for draft, told in drafts.items()
+        for (model, batch, draft), told in leaves(worst, 3)
     ]
     yield Table.of("Worst case", ["drafted over undrafted, random weights", "acceptance", "first text", "second text"], rows)
 
@@ -32,14 +28,13 @@ def wave_tables(wave: Mapping[str, Any]) -> Iterator[Table]:
     columns = [f"{wave['loops']} loops, loop {wave['early']} drafts", "over greedy", "over rounds", "acceptance"]
     columns += ["ticks a token", "by the formula", "near ties", "texts as undrafted"]
     rows = []
-    for kind in ("settling", "refusing"):
-        for draft, told in wave[kind].items():
-            ticks = [f"{told[name]:.1f}" if name in told else "" for name in ("ticks_a_token", "ticks_expected")]
-            same = f"{told['identical_texts']} of {told['texts']}"
-            if kind == "refusing":  # nothing is in flight most of the time, and such loops blow rounding errors up
-                ticks, same = ["", ""], ""
-            ratios = [spread(told["over greedy"]), spread(told.get("over rounds"))]
-            rows.append([f"{kind}, {draft}", *ratios, percent(told["acceptance"]), *ticks, str(told["near_ties"]), same])
+    for (kind, draft), told in leaves({kind: wave[kind] for kind in ("settling", "refusing")}, 2):
+        ticks = [f"{told[name]:.1f}" if name in told else "" for name in ("ticks_a_token", "ticks_expected")]
+        same = f"{told['identical_texts']} of {told['texts']}"
+        if kind == "refusing":  # nothing is in flight most of the time, and such loops blow rounding errors up
+            ticks, same = ["", ""], ""
+        ratios = [spread(told["over greedy"]), spread(told.get("over rounds"))]
+        rows.append([f"{kind}, {draft}", *ratios, percent(told["acceptance"]), *ticks, str(told["near_ties"]), same])
     yield Table.of("Waves", columns, rows)
 
 
@@ -47,13 +42,12 @@ def foretold_tables(foretold: Mapping[str, Any]) -> Iterator[Table]:
     columns = ["LoopCD drafted, of the drafts so many right", "over greedy", "over LoopCD", "expected", "round"]
     columns += ["accepted in a round", "contested", "texts as undrafted"]
     rows = []
-    for model, by_share in foretold.items():
-        for told in by_share.values():
-            ratios = [spread(told["over greedy"]), spread(told["over loopcd"]), f"{told['expected']:.2f}"]
-            shape = f"{told['draft_length']} tokens by loop {told['draft_loops']}"
-            same = f"{told['identical_texts']} of {told['texts']}"
-            did = [shape, f"{told['accepted_length']:.2f}", percent(told["contested"]), same]
-            rows.append([f"{model}, {percent(told['right'])}", *ratios, *did])
+    for (model, _), told in leaves(foretold, 2):
+        ratios = [spread(told["over greedy"]), spread(told["over loopcd"]), f"{told['expected']:.2f}"]
+        shape = f"{told['draft_length']} tokens by loop {told['draft_loops']}"
+        same = f"{told['identical_texts']} of {told['texts']}"
+        did = [shape, f"{told['accepted_length']:.2f}", percent(told["contested"]), same]
+        rows.append([f"{model}, {percent(told['right'])}", *ratios, *did])
     yield Table.of("Foretold drafts", columns, rows)
 
 
@@ -66,8 +60,7 @@ def evaluation_tables(evaluation: Mapping[str, Any]) -> Iterator[Table]:
             f"{told['loops_per_token']:.1f}",
             f"{told['as_in_step']} of {told['texts']}",
         ]
-        for what, by_method in evaluation.items()
-        for name, told in by_method.items()
+        for (what, name), told in leaves(evaluation, 2)
     ]
     yield Table.of("Evaluation", columns, rows)
 
@@ -87,14 +80,11 @@ def device_tables(devices: Mapping[str, Any]) -> Iterator[Table]:
 
 def compile_tables(compiled: Mapping[str, Any]) -> Iterator[Table]:
     rows = []
-    for model, batches in compiled.items():
-        for batch, told in batches.items():
-            found = (
-                [told["failed"], ""]
-                if "failed" in told
-                else [spread(told["compiled/plain"]), f"{told['start_up_seconds']:.0f} s"]
-            )
-            rows.append([f"{model}, batch {batch}", *found])
+    for (model, batch), told in leaves(compiled, 2):
+        found = [told.get("failed", ""), ""]
+        if "failed" not in told:
+            found = [spread(told["compiled/plain"]), f"{told['start_up_seconds']:.0f} s"]
+        rows.append([f"{model}, batch {batch}", *found])
     yield Table.of("Compiling", ["layers compiled by torch.compile", "compiled over plain", "longer at the first passes"], rows)
 
 
@@ -102,14 +92,11 @@ def memory_tables(memory: Mapping[str, Any]) -> Iterator[Table]:
     columns = ["peak of a process that generates", "plain", "drafted", "drafted over plain", "beyond the loaded model"]
     columns += ["cache, drafted over plain"]
     rows = []
-    for model, cases in memory.items():
-        for case, methods in cases.items():
-            for name, told in methods.items():
-                sizes = [f"{told[key]['peak_bytes'] / 1e6:.0f} MB" for key in ("plain", "drafted")]
-                more = (told["drafted"]["peak_bytes"] - told["drafted"]["loaded_bytes"]) / 1e6
-                less = (told["plain"]["peak_bytes"] - told["plain"]["loaded_bytes"]) / 1e6
-                found = [f"{told['drafted_over_plain']:.3f}", f"{less:.1f} and {more:.1f} MB"]
-                rows.append([f"{model}, {case}, {name}", *sizes, *found, f"{told['cache_over_plain']:.3f}"])
+    for (model, case, name), told in leaves(memory, 3):
+        sizes = [f"{told[key]['peak_bytes'] / 1e6:.0f} MB" for key in ("plain", "drafted")]
+        less, more = ((told[key]["peak_bytes"] - told[key]["loaded_bytes"]) / 1e6 for key in ("plain", "drafted"))
+        found = [f"{told['drafted_over_plain']:.3f}", f"{less:.1f} and {more:.1f} MB"]
+        rows.append([f"{model}, {case}, {name}", *sizes, *found, f"{told['cache_over_plain']:.3f}"])
     yield Table.of("Memory of drafting", columns, rows)
 
 

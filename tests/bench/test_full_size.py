@@ -17,8 +17,8 @@ from tools import tiny_huginn, tiny_ouro
 def test_full_size_of_tiny_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(full_size.os, "cpu_count", lambda: 1)
     said: list[str] = []
-    configs = {"one": tiny_ouro().config, "other": tiny_huginn().config}
-    found = full_size.bench_full_size(1, 1, said.append, configs=configs)
+    monkeypatch.setattr(full_size, "PUBLIC", {"one": lambda: tiny_ouro().config, "two": lambda: tiny_huginn().config})
+    found = full_size.bench_full_size(1, 1, said.append, ["one", "two"])
     for told in found["models"].values():
         assert list(told["threads"]) == ["1"] and list(told["threads"]["1"]) == ["float32", "bfloat16", "int8"]
         assert told["weights"]["float32"] == 2 * told["weights"]["bfloat16"] > 3 * told["weights"]["int8"]
@@ -26,7 +26,7 @@ def test_full_size_of_tiny_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     (table,) = tables({"full-size": found})
     assert len(table.rows) == 6 and len(table.columns) == len(table.rows[0])
     monkeypatch.setattr(full_size, "free_bytes", lambda device: 1000)
-    assert not full_size.bench_full_size(1, 1, said.append, configs=configs)["models"] and "does not fit" in said[-1]
+    assert not full_size.bench_full_size(1, 1, said.append, ["one"])["models"] and "does not fit" in said[-1]
     with pytest.raises(ValueError, match="models=other: of full size there are"):
         full_size.bench_full_size(1, 1, said.append, ["other"])
 

@@ -4,21 +4,3 @@ Start with `timing` (samples, rounds, spreads) and `parts` (what a run measures)
 `reference` and `full_size` are the parts, on the models and prompts of `subjects`; `traffic` counts the bytes of a step;
 `tables` shows a run and `compare` holds it against an earlier one. `verify` checks a model that was loaded.
 """
-
-from loopcd.bench.compare import Change, compare
-from loopcd.bench.parts import PARTS, Settings, merged, run
-from loopcd.bench.tables import change_table, tables
-from loopcd.bench.timing import Sample, Spread
-
-__all__ = [
-    "PARTS",
-    "Change",
-    "Sample",
-    "Settings",
-    "Spread",
-    "change_table",
-    "compare",
-    "merged",
-    "run",
-    "tables",
-]

@@ -24,11 +24,8 @@ class Change:
 
     @property
     def flagged(self) -> bool:
-        return _outside(self.now.median, self.before) and _outside(self.before.median, self.now)
-
-
-def _outside(value: float, spread: Spread) -> bool:
-    return not spread.low <= value <= spread.high
+        pairs = ((self.now.median, self.before), (self.before.median, self.now))
+        return all(not spread.low <= median <= spread.high for median, spread in pairs)
 
 
 def compare(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[Change]:

@@ -1,6 +1,6 @@
 """Plain decoding against its limit: tokens per CPU second at several contexts and batches, and what grows with the context."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from loopcd.bench.subjects import MEDIUM, random_ids
-from loopcd.bench.timing import Sample, Spread, Stopwatch, Timed, alternately, rates, ratio
+from loopcd.bench.timing import Sample, Say, Spread, Stopwatch, Timed, alternately, rates, ratio
 from loopcd.bench.traffic import Stream, step_traffic
 from loopcd.models import LoopedModel
 
@@ -53,12 +53,7 @@ class FilledCache:
 
 
 def bench_decode(
-    contexts: Sequence[int],
-    batches: Sequence[int],
-    rounds: int,
-    steps: int,
-    say: Callable[[str], None],
-    seconds: float | None = None,
+    contexts: Sequence[int], batches: Sequence[int], rounds: int, steps: int, say: Say, seconds: float | None = None
 ) -> dict[str, Any]:
     """All contexts and batches of the medium models, in rounds with the bandwidth; no new round after `seconds` a model."""
     found: dict[str, Any] = {"contexts": list(contexts), "batches": list(batches), "models": {}}

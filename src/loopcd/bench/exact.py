@@ -1,10 +1,11 @@
 """Whether drafting or a batch changes a token: whole texts, drafted at several lengths and not, in batches and one by one."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from loopcd.bench.subjects import Subject, texts
+from loopcd.bench.timing import Say
 from loopcd.decoding import Greedy, LoopCD, Method, SelfDraft
 from loopcd.decoding.draft import DraftReport
 from loopcd.decoding.loop import Rows
@@ -35,9 +36,7 @@ def told_by(made: Sequence[Rows], against: Mapping[str, Sequence[list[int]]]) ->
     }
 
 
-def bench_exact(
-    subjects: Sequence[Subject], batches: Sequence[int], prompts: int, say: Callable[[str], None]
-) -> dict[str, Any]:
+def bench_exact(subjects: Sequence[Subject], batches: Sequence[int], prompts: int, say: Say) -> dict[str, Any]:
     """By model, batch, method and draft. A drafted batch is compared with the same batch undrafted (`identical_texts`), and
     every batch with its texts made one by one (`identical_alone`)."""
     found: dict[str, Any] = {}

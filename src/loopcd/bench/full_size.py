@@ -1,8 +1,9 @@
 """The shapes of public models with random weights: a prompt and a step, in each dtype, against the bytes that they read."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from transformers import PreTrainedConfig
 
 from loopcd.bench.decode import FilledCache
 from loopcd.bench.subjects import random_ids
-from loopcd.bench.timing import Sample, Spread, Stopwatch, Timed, alternately, ratio
+from loopcd.bench.timing import Sample, Say, Spread, Timed, alternately, ratio, timed
 from loopcd.bench.traffic import step_traffic
 from loopcd.evaluation.engine import using_threads
 from loopcd.models import LoopedModel
@@ -25,19 +26,14 @@ PROMPT = 26  # tokens
 ROOM = 0.85  # of the free memory
 
 
-def bench_full_size(
-    rounds: int,
-    steps: int,
-    say: Callable[[str], None],
-    names: Sequence[str] | None = None,
-    configs: Mapping[str, PreTrainedConfig] | None = None,
-) -> dict[str, Any]:
+def bench_full_size(rounds: int, steps: int, say: Say, names: Sequence[str] | None = None) -> dict[str, Any]:
     """Every model in as many kinds as fit in memory side by side, with one thread and with all; by wall time."""
     found: dict[str, Any] = {"prompt": PROMPT, "models": {}}
     unknown = [name for name in names or () if name not in PUBLIC]
     if unknown:
         raise ValueError(f"models={','.join(unknown)}: of full size there are {', '.join(PUBLIC)}")
-    for name, config in (configs or {name: PUBLIC[name]() for name in names or SUBJECTS}).items():
+    for name in names or SUBJECTS:
+        config = PUBLIC[name]()
         kinds = _that_fit(empty_model(config))
         if not kinds:
             say(f"full-size: {name} does not fit in memory")
@@ -73,38 +69,28 @@ def made(config: PreTrainedConfig, kind: str) -> LoopedModel:
             weight.uniform_(-0.03, 0.03)
         else:
             weight.fill_(1.0)
-    if kind == "int8":
-        to_int8(model)
-    else:
-        lay_out(model)
+    (to_int8 if kind == "int8" else lay_out)(model)
     return model.eval()
 
 
 def kept_bytes(model: LoopedModel) -> int:
-    kept = {each.data_ptr(): each.numel() * each.element_size() for each in (*model.parameters(), *model.buffers())}
-    return sum(kept.values())
+    return sum({each.data_ptr(): each.nbytes for each in (*model.parameters(), *model.buffers())}.values())
 
 
 def _measure(models: dict[str, LoopedModel], threads: int, rounds: int, steps: int) -> dict[str, Any]:
     with using_threads(threads):
         tasks: dict[str, Timed] = {}
         for kind, model in models.items():
-            tasks[f"prompt {kind}"], tasks[f"step {kind}"] = _prompt(model), FilledCache(model, PROMPT, 1, steps).decode
+            tasks[f"prompt {kind}"] = partial(_prompt, model)
+            tasks[f"step {kind}"] = FilledCache(model, PROMPT, 1, steps).decode
         samples = alternately(tasks, rounds)
     return {kind: _told(kind, model, samples) for kind, model in models.items()}
 
 
-def _prompt(model: LoopedModel) -> Timed:
+@torch.no_grad()
+def _prompt(model: LoopedModel) -> Sample:
     ids = random_ids(model, 1, PROMPT)
-
-    @torch.no_grad()
-    def read() -> Sample:
-        watch = Stopwatch()
-        with watch.running():
-            model(ids, past_key_values=model.new_cache(), logits_to_keep=1)
-        return watch.sample(1)
-
-    return read
+    return timed(lambda: len(model(ids, past_key_values=model.new_cache(), logits_to_keep=1).logits))
 
 
 def _told(kind: str, model: LoopedModel, samples: dict[str, list[Sample]]) -> dict[str, Any]:

@@ -16,10 +16,9 @@ from loopcd.bench.full_size import bench_full_size
 from loopcd.bench.reference import bench_reference, checked_reference
 from loopcd.bench.speeds import bench_methods
 from loopcd.bench.subjects import MEDIUM, Subject
+from loopcd.bench.timing import Say
 from loopcd.evaluation.engine import using_threads
 from loopcd.models.loading import built_in, load
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

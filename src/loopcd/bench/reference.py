@@ -6,15 +6,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from loopcd.bench import reference_worker
 from loopcd.bench.full_size import PROMPT, made
 from loopcd.bench.subjects import huginn_medium, ouro_medium
-from loopcd.bench.timing import Spread
+from loopcd.bench.timing import Say, Spread, alternately
 from loopcd.models.presets import PUBLIC
 from loopcd.tracing.writing import write_whole
 
@@ -26,33 +27,32 @@ OURO = "ByteDance/Ouro-1.4B"
 FULL_SIZE = {OURO: lambda: made(PUBLIC[OURO](), "float32")}  # only where it is asked for, with a short prompt
 
 
-class Worker:
+Ask = Callable[[int, int], dict[str, Any]]  # of a context and a number of tokens: their times, and the text
+
+
+@contextmanager
+def worker(python: str, *arguments: str) -> Iterator[Ask]:
     """A process that holds one model and answers line by line."""
+    command, environment = [python, str(reference_worker.__file__), *arguments], {**os.environ, "OMP_NUM_THREADS": "1"}
+    process: Any = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
-    def __init__(self, python: str, *arguments: str) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = [python, str(Path(reference_worker.__file__)), *arguments]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-        self.name = " ".join(arguments[:2])
-        self.answer()
-
-    def answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+    def answer() -> dict[str, Any]:
+        line = process.stdout.readline()
         if not line:
-            raise ValueError(f"--reference: the process for {self.name} ended with status {self.process.wait()}")
+            raise ValueError(f"--reference: the process for {' '.join(arguments[:2])} ended with status {process.wait()}")
         return json.loads(line)
 
-    def ask(self, context: int, tokens: int) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"context": context, "tokens": tokens}) + "\n")
-        self.process.stdin.flush()
-        return self.answer()
+    def ask(context: int, tokens: int) -> dict[str, Any]:
+        process.stdin.write(json.dumps({"context": context, "tokens": tokens}) + "\n")
+        process.stdin.flush()
+        return answer()
 
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+    try:
+        answer()  # when the model is loaded
+        yield ask
+    finally:
+        process.stdin.close()
+        process.wait()
 
 
 def checked_reference(given: str | None) -> tuple[str, Path]:
@@ -68,12 +68,7 @@ def checked_reference(given: str | None) -> tuple[str, Path]:
 
 
 def bench_reference(
-    reference: str | None,
-    contexts: Sequence[int],
-    rounds: int,
-    tokens: int,
-    say: Callable[[str], None],
-    names: Sequence[str] | None = None,
+    reference: str | None, contexts: Sequence[int], rounds: int, tokens: int, say: Say, names: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """Tokens per CPU second of decoding and of prompts, ours over the reference's, by context."""
     python, folder = checked_reference(reference)
@@ -85,21 +80,13 @@ def bench_reference(
         say(f"reference: {name}")
         family = name.rpartition("/")[2].partition("-")[0].lower()
         prompts = (PROMPT,) if name in FULL_SIZE else contexts
-        with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
+        with tempfile.TemporaryDirectory() as place:
             subjects[name]().save_pretrained(place)
             _as_public(Path(place) / "config.json")
-            ours = stack.enter_context(_closing(Worker(sys.executable, "ours", family, place)))
-            public = stack.enter_context(_closing(Worker(python, "reference", family, place, str(folder))))
-            found[name] = {str(each): _compare(ours, public, each, rounds, tokens) for each in prompts}
+            own, other = (sys.executable, "ours", family, place), (python, "reference", family, place, str(folder))
+            with worker(*own) as ours, worker(*other) as public:
+                found[name] = {str(each): _compare(ours, public, each, rounds, tokens) for each in prompts}
     return found
-
-
-@contextmanager
-def _closing(worker: Worker) -> Iterator[Worker]:
-    try:
-        yield worker
-    finally:
-        worker.close()
 
 
 def _as_public(path: Path) -> None:
@@ -110,14 +97,11 @@ def _as_public(path: Path) -> None:
         write_whole(path, json.dumps(fields))
 
 
-def _compare(ours: Worker, public: Worker, context: int, rounds: int, tokens: int) -> dict[str, Any]:
-    for worker in (ours, public):
-        worker.ask(context, 4)
-    told: dict[str, list[dict[str, Any]]] = {"ours": [], "reference": []}
-    for number in range(rounds):
-        pair = [("ours", ours), ("reference", public)]
-        for name, worker in pair[:: -1 if number % 2 else 1]:
-            told[name].append(worker.ask(context, tokens))
+def _compare(ours: Ask, public: Ask, context: int, rounds: int, tokens: int) -> dict[str, Any]:
+    for ask in (ours, public):
+        ask(context, 4)
+    sides = {"ours": partial(ours, context, tokens), "reference": partial(public, context, tokens)}
+    told = alternately(sides, rounds, warm_up=0)
 
     def over(part: str) -> dict[str, float]:
         pairs = zip(told["ours"], told["reference"], strict=True)

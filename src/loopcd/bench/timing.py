@@ -8,10 +8,13 @@ the rounds' ratios, and as spread their 10th and 90th percentile.
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -58,18 +61,14 @@ class Spread:
 
 def settle() -> None:
     """Wait until a GPU, where there is one, has done what it was told: else its time is counted to whoever asks next."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    elif torch.backends.mps.is_available():
-        torch.mps.synchronize()
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
 
 
-@dataclass
 class Stopwatch:
     """Adds up the time between `running` blocks."""
 
-    wall: float = field(default=0.0, init=False)
-    cpu: float = field(default=0.0, init=False)
+    wall = cpu = 0.0
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -86,18 +85,27 @@ class Stopwatch:
         return Sample(amount, self.wall, self.cpu)
 
 
+def timed(work: Callable[[], float]) -> Sample:
+    """The amount that the work comes to, and the time that it took."""
+    watch = Stopwatch()
+    with watch.running():
+        amount = work()
+    return watch.sample(amount)
+
+
 Timed = Callable[[], Sample]
+Say = Callable[[str], None]  # is told what is under way
 
 
 def alternately(
-    tasks: Mapping[str, Timed], rounds: int, warm_up: int = 1, seconds: float | None = None
-) -> dict[str, list[Sample]]:
+    tasks: Mapping[str, Callable[[], T]], rounds: int, warm_up: int = 1, seconds: float | None = None
+) -> dict[str, list[T]]:
     """Each task's samples, one a round. Every second round runs the tasks in reverse; `warm_up` rounds are not counted.
 
     No round begins after `seconds`, but one is always run.
     """
     start = time.perf_counter()
-    samples: dict[str, list[Sample]] = {name: [] for name in tasks}
+    samples: dict[str, list[T]] = {name: [] for name in tasks}
     for number in range(warm_up + rounds):
         if number > warm_up and seconds is not None and time.perf_counter() - start > seconds:
             break

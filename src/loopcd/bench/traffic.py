@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from loopcd.bench.timing import Sample, Stopwatch
+from loopcd.bench.timing import Sample, timed
 from loopcd.models import HuginnForCausalLM, LoopedModel, cache_bytes
 from loopcd.models.recurrent import RecurrentModel
 from loopcd.models.stacked import StackedModel
@@ -74,8 +74,9 @@ class Stream:
 
     def __call__(self) -> Sample:
         """Bytes read, and the time."""
-        watch = Stopwatch()
-        with watch.running():
-            for matrix in self.matrices:
-                torch.mv(matrix, self.vector)
-        return watch.sample(sum(matrix.numel() * 4 for matrix in self.matrices))
+        return timed(self._read)
+
+    def _read(self) -> int:
+        for matrix in self.matrices:
+            torch.mv(matrix, self.vector)
+        return sum(matrix.nbytes for matrix in self.matrices)

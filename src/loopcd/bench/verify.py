@@ -7,13 +7,13 @@ than the working dtype can tell, either is right.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from math import log
+from math import inf, log
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from loopcd.bench.timing import Stopwatch
+from loopcd.bench.timing import timed
 from loopcd.bench.traffic import step_traffic
 from loopcd.decoding import Greedy, LoopCD, Method, SelfDraft, generate
 from loopcd.decoding.chat import turn_ends
@@ -67,15 +67,14 @@ def verify(
     try:
         model, tokenizer = load(name, dtype=dtype, device=device)
     except (ValueError, MemoryError, OSError) as error:
-        return Verification(
-            name, device or "?", dtype or "?", (Check("files", False, str(error)),), time.perf_counter() - start
-        )
-    found = [Check("files", True, f"complete, {sum(weight.numel() for weight in model.parameters()):,} parameters, all finite")]
-    for check in _Checks(model, tokenizer, tokens).all():
-        say(check.name)
-        found.append(check)
-    shown = str(model.dtype).removeprefix("torch.")
-    return Verification(name, str(model.device), shown, tuple(found), time.perf_counter() - start)
+        place, found = (device or "?", dtype or "?"), [Check("files", False, str(error))]
+    else:
+        place, size = (str(model.device), str(model.dtype).removeprefix("torch.")), sum(map(torch.numel, model.parameters()))
+        found = [Check("files", True, f"complete, {size:,} parameters, all finite")]
+        for check in _Checks(model, tokenizer, tokens).all():
+            say(check.name)
+            found.append(check)
+    return Verification(name, *place, tuple(found), time.perf_counter() - start)
 
 
 class _Checks:
@@ -90,23 +89,12 @@ class _Checks:
         return torch.randint(0, self.model.config.vocab_size, (12 + number,), generator=generator).tolist()
 
     def all(self) -> Iterator[Check]:
-        for check in (
-            self.special_tokens,
-            self.memory,
-            self.loops,
-            self.cached,
-            self.batched,
-            self.chunked,
-            self.drafted,
-            self.contrasted,
-            self.speed,
-        ):
+        agreeing = (self.loops, self.cached, self.batched, self.chunked, self.drafted, self.contrasted)
+        for check in (self.special_tokens, self.memory, *agreeing, self.speed):
             try:
                 yield check()
             except Exception as error:  # a check that breaks down is a finding, not the end of the report
                 yield Check(check.__name__.replace("_", " "), False, f"{type(error).__name__}: {error}")
-
-    # -- what the files say -------------------------------------------------------------------------------------------
 
     def special_tokens(self) -> Check:
         if self.tokenizer is None:
@@ -134,20 +122,15 @@ class _Checks:
             return Check("memory", True, f"{told}; what is free on {self.model.device} is not known")
         return Check("memory", needed <= free, f"{told}, {gigabytes(free)} are free: {free // needed} at a time")
 
-    # -- ways that must agree -----------------------------------------------------------------------------------------
-
     @torch.no_grad()
     def loops(self) -> Check:
         """Later loops say something else than the first, and all of it is finite."""
         said = loop_logits(self.model, self._tensor(self.prompts[0])).float()[0]  # [loop, time, vocab]
         if not bool(torch.isfinite(said).all()):
             return Check("loops", False, "logits are not finite")
-        change = float((said[-1] - said[0]).abs().max())
-        spread = float(said[-1].std())
-        told = (
-            f"{self.model.num_loops} loops, of which the last moves logits by up to {change:.2f} (their spread is {spread:.2f})"
-        )
-        return Check("loops", (change > 0 or self.model.num_loops == 1) and spread > 0, told)
+        loops, change, spread = len(said), float((said[-1] - said[0]).abs().max()), float(said[-1].std())
+        told = f"{loops} loops, of which the last moves logits by up to {change:.2f} (their spread is {spread:.2f})"
+        return Check("loops", (change > 0 or loops == 1) and spread > 0, told)
 
     @torch.no_grad()
     def cached(self) -> Check:
@@ -169,23 +152,15 @@ class _Checks:
     @torch.no_grad()
     def chunked(self) -> Check:
         ids = self._tensor(self.prompts[0])
-        options: dict[str, Any] = {
-            "max_new_tokens": 1,
-            "do_sample": False,
-            "return_dict_in_generate": True,
-            "output_logits": True,
-        }
-        said = [
-            self.model.generate(ids, custom_generate=Greedy(), prefill_chunk_size=size, **options).logits[0]
-            for size in (5, None)
-        ]
-        return self._compared("chunked = whole", [(said[0], said[1])])
+        told = {"return_dict_in_generate": True, "output_logits": True}
+        options: dict[str, Any] = {"custom_generate": Greedy(), "max_new_tokens": 1, "do_sample": False, **told}
+        chunked, whole = (self.model.generate(ids, prefill_chunk_size=size, **options).logits[0] for size in (5, None))
+        return self._compared("chunked = whole", [(chunked, whole)])
 
     def drafted(self) -> Check:
-        loops = max(1, self.model.num_loops // 4)
-        draft = SelfDraft(min(loops, self.model.num_loops - 1), 4, fallback=False) if self.model.num_loops > 1 else None
-        if draft is None:
+        if self.model.num_loops < 2:
             return Check("drafted = undrafted", True, "one loop: nothing can be drafted")
+        draft = SelfDraft(max(1, self.model.num_loops // 4), 4, fallback=False)
         pairs = [(Greedy(), Greedy(draft=draft)), (LoopCD(), LoopCD(draft=draft))]
         made = [(self._texts(plain), self._texts(drafting)) for plain, drafting in pairs]
         return self._same_texts("drafted = undrafted", made)
@@ -198,26 +173,23 @@ class _Checks:
         method = LoopCD(coda="own").settled(self.model)
         amateur, strength = int(method.amateur_loop or 1), float(method.strength or 0.0)
         wrong, ties, all_tokens = [], 0, 0
-        for prompt, made in zip(self.prompts, self._texts(method), strict=True):
-            ids = [*prompt, *made]
-            said = loop_logits(self.model, self._tensor(ids[:-1]), loops=[amateur, self.model.num_loops])[0].double()
-            for at, token in enumerate(made):
-                early, expert = said[:, len(prompt) - 1 + at].log_softmax(dim=-1)
-                scores = expert - strength * early
-                allowed = self._allowed(said[1, len(prompt) - 1 + at])
-                border = expert.max() + log(method.plausibility)
-                best = float(scores[expert >= border].max())
-                near = bool(expert[token] >= border - allowed) and float(scores[token]) >= best - 2 * allowed
-                all_tokens += 1
-                if not (bool(expert[token] >= border) and float(scores[token]) == best):
-                    ties += near
-                    wrong += [] if near else [f"token {at} of text {self.prompts.index(prompt)}"]
+        for number, (prompt, made) in enumerate(zip(self.prompts, self._texts(method), strict=True)):
+            ids = self._tensor([*prompt, *made])[:, :-1]
+            said = loop_logits(self.model, ids, loops=[amateur, self.model.num_loops])[0, :, len(prompt) - 1 :].double()
+            early, expert = said.log_softmax(dim=-1)  # [tokens, vocab]
+            scores, border = expert - strength * early, expert.amax(dim=-1) + log(method.plausibility)
+            best = scores.masked_fill(expert < border[:, None], -inf).amax(dim=-1)
+            chosen = self._tensor(made).T.long()  # [tokens, 1]
+            score, chance = scores.gather(1, chosen)[:, 0], expert.gather(1, chosen)[:, 0]
+            allowed = torch.tensor([self._allowed(row) for row in said[1]]).to(border)
+            right = (chance >= border) & (score == best)
+            near = (chance >= border - allowed) & (score >= best - 2 * allowed)
+            all_tokens, ties = all_tokens + len(made), ties + int((near & ~right).sum())
+            wrong += [f"token {at} of text {number}" for at in torch.nonzero(~right & ~near).flatten().tolist()]
         told = f"{all_tokens} tokens by amateur loop {amateur}, strength {strength}"
         if wrong:
             told = f"{len(wrong)} of {told} are not the formula's, first {wrong[0]}"
         return Check("LoopCD = its formula", not wrong, told, near_ties=ties / max(1, all_tokens))
-
-    # -- speed --------------------------------------------------------------------------------------------------------
 
     def speed(self) -> Check:
         bandwidth = _bandwidth(self.model.device)
@@ -227,19 +199,14 @@ class _Checks:
             told[0] += f", which allows {bandwidth / moved:.0f} tokens/s"
         except (ValueError, TypeError, AttributeError):
             pass  # a family whose bytes are not counted
-        draft = SelfDraft(None, None)
-        methods: dict[str, Method] = {"greedy": Greedy(), "LoopCD": LoopCD(), "drafted": LoopCD(draft=draft)}
+        methods: dict[str, Method] = {"greedy": Greedy()}
+        if self.model.num_loops > 1:
+            methods |= {"LoopCD": LoopCD(), "drafted": LoopCD(draft=SelfDraft(None, None))}
         for name, method in methods.items():
-            if name != "greedy" and self.model.num_loops < 2:
-                continue
             self._texts(method, 1)
-            watch = Stopwatch()
-            with watch.running():
-                made = self._texts(method, 1)
-            told.append(f"{name} {len(made[0]) / watch.wall:.1f} tokens/s")
+            made = timed(lambda method=method: len(self._texts(method, 1)[0]))
+            told.append(f"{name} {made.rate:.1f} tokens/s")
         return Check("speed", True, ", ".join(told))
-
-    # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _tensor(self, ids: Sequence[int]) -> Tensor:
         return torch.tensor([list(ids)], device=self.model.device)
@@ -247,12 +214,10 @@ class _Checks:
     def _logits(self, prompts: Sequence[Sequence[int]]) -> list[Tensor]:
         """[time, vocab] of each prompt, padding included."""
         ids, mask = pad_left(prompts, self.model.config.pad_token_id or 0, self.model.device)
-        output = self.model(ids, attention_mask=None if bool(mask.all()) else mask)
-        return list(output.logits)
+        return list(self.model(ids, attention_mask=None if bool(mask.all()) else mask).logits)
 
     def _texts(self, method: Method, count: int | None = None) -> list[list[int]]:
-        prompts = self.prompts[:count]
-        made = generate(self.model, None, prompts, method, max_new_tokens=self.tokens)
+        made = generate(self.model, None, self.prompts[:count], method, max_new_tokens=self.tokens)
         return [each.token_ids for each in made]
 
     def _allowed(self, logits: Tensor) -> float:
@@ -304,8 +269,4 @@ def _bandwidth(device: torch.device) -> float:
     data = torch.ones(32 * 2**20 if device.type == "cpu" else 256 * 2**20, device=device)
     copy = torch.empty_like(data)
     copy.copy_(data)
-    watch = Stopwatch()
-    with watch.running():
-        for _ in range(3):
-            copy.copy_(data)
-    return 3 * 2 * data.numel() * 4 / watch.wall
+    return timed(lambda: sum(2 * copy.copy_(data).nbytes for _ in range(3))).rate

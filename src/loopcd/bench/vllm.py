@@ -8,14 +8,14 @@ compilation. "greedy" has an engine of its own that carries no amateur loop, so 
 the amateur's coda, its head, and the contrast.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 from loopcd.bench.subjects import MEDIUM, Subject, disagreeing, sharpen, token_count
-from loopcd.bench.timing import Sample, Stopwatch, Timed, alternately, rates, ratio
+from loopcd.bench.timing import Sample, Say, Timed, alternately, rates, ratio, timed
 from loopcd.decoding import Greedy, LoopCD, Method
 from loopcd.models.loading import load
 from loopcd.serving.vllm.engine import VLLMEngine
@@ -29,9 +29,7 @@ RATIOS = {
 }
 
 
-def bench_vllm(
-    names: Sequence[str], batch: int, rounds: int, tokens: int, eager: bool, say: Callable[[str], None]
-) -> dict[str, Any]:
+def bench_vllm(names: Sequence[str], batch: int, rounds: int, tokens: int, eager: bool, say: Say) -> dict[str, Any]:
     """By model: tokens a second of each engine and method, and the ratios. Every text has `tokens` tokens."""
     found = {}
     for name in names:
@@ -58,7 +56,7 @@ def _subject(name: str, batch: int, tokens: int, folder: Path) -> tuple[str, Sub
 
 
 def _measured(
-    source: str, subject: Subject, prompts: Sequence[Sequence[int]], rounds: int, eager: bool, say: Callable[[str], None]
+    source: str, subject: Subject, prompts: Sequence[Sequence[int]], rounds: int, eager: bool, say: Say
 ) -> dict[str, Any]:
     started = {"max_num_seqs": len(prompts), "enable_prefix_caching": False} | ({"enforce_eager": True} if eager else {})
     plain = VLLMEngine.load(EngineOptions(source, amateur_loops=()), **started)
@@ -67,12 +65,13 @@ def _measured(
         "vllm greedy": _vllm(plain, Greedy(), prompts, subject.max_new_tokens),
         "vllm greedy, amateur carried": _vllm(carrying, Greedy(), prompts, subject.max_new_tokens),
         "vllm loopcd": _vllm(carrying, LoopCD(), prompts, subject.max_new_tokens),
-        "local greedy": _local(subject, Greedy(), prompts),
-        "local loopcd": _local(subject, LoopCD(), prompts),
+        "local greedy": lambda: _local(subject, Greedy(), prompts),
+        "local loopcd": lambda: _local(subject, LoopCD(), prompts),
     }
     say(f"vllm: {subject.name}, {rounds} rounds")
     samples = alternately(tasks, rounds)
-    device, without = plain.machine()["device"], is_eager(plain)
+    device, workers = plain.machine()["device"], cast(Any, plain.workers)
+    without = workers.llm.llm_engine.vllm_config.model_config.enforce_eager
     plain.close()
     carrying.close()
     cpu = device == "cpu"  # on a device of its own only the clock on the wall sees the work
@@ -88,28 +87,15 @@ def _measured(
     }
 
 
-def is_eager(engine: VLLMEngine) -> bool:
-    workers: Any = engine.workers
-    return workers.llm.llm_engine.vllm_config.model_config.enforce_eager
-
-
 def _vllm(engine: VLLMEngine, method: Method, prompts: Sequence[Sequence[int]], tokens: int) -> Timed:
     params = [engine.params(tokens, ignore_eos=True, detokenize=False, extra_args=engine.extra_args(method))] * len(prompts)
 
-    def run() -> Sample:
-        watch = Stopwatch()
-        with watch.running():
-            made = engine.workers.generate(prompts, params)
-        return watch.sample(sum(len(each.outputs[0].token_ids) for each in made))
+    def work() -> int:
+        return sum(len(each.outputs[0].token_ids) for each in engine.workers.generate(prompts, params))
 
-    return run
+    return lambda: timed(work)
 
 
-def _local(subject: Subject, method: Method, prompts: Sequence[Sequence[int]]) -> Timed:
-    def run() -> Sample:
-        job, watch = subject.job(prompts), Stopwatch()
-        with watch.running():
-            rows = method.rows(job)
-        return watch.sample(token_count(rows))
-
-    return run
+def _local(subject: Subject, method: Method, prompts: Sequence[Sequence[int]]) -> Sample:
+    job = subject.job(prompts)
+    return timed(lambda: token_count(method.rows(job)))

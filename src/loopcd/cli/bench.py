@@ -13,17 +13,30 @@ from loopcd.cli.group import main, print_tables
 from loopcd.cli.options import shared
 
 
+class Listed(click.ParamType):
+    """Several of a kind, separated by commas."""
+
+    name = "TEXT"
+
+    def __init__(self, kind: type[str] | type[int] = str) -> None:
+        self.kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+        try:
+            parts = tuple(self.kind(part.strip()) for part in value.split(",") if part.strip())
+        except ValueError:
+            self.fail(f"{value!r}: whole numbers, separated by commas", param, ctx)
+        return parts or self.fail(f"{value!r}: at least one, separated by commas", param, ctx)
+
+
 @main.command()
 @click.option(
     "--models",
-    "names",
+    type=Listed(),
     help="Built-in names or folders, comma-separated (all built-in ones if not given); full sizes by hub id.",
 )
-@click.option("--batch", default="1,8", show_default=True, help="Batch sizes, comma-separated.")
-@click.option(
-    "--what",
-    help="By commas: methods, exact, decode; where asked for: vllm, reference, full-size.",
-)
+@click.option("--batch", "batches", type=Listed(int), default="1,8", show_default=True, help="Batch sizes, comma-separated.")
+@click.option("--what", type=Listed(), help="By commas: methods, exact, decode; where asked for: vllm, reference, full-size.")
 @click.option("--dtype", help="Of the models, in the methods' and the exact part: float32, bfloat16, float16.")
 @click.option("--reference", help="For the part of that name: PYTHON,FOLDER, an interpreter and the public code.")
 @click.option("--rounds", type=int, help="Rounds in which everything is timed once.")
@@ -38,45 +51,25 @@ from loopcd.cli.options import shared
     help="JSON of a run to show, instead of running one; again for further parts.",
 )
 @shared("json")
-def bench(
-    names: str | None,
-    batch: str,
-    what: str | None,
-    dtype: str | None,
-    reference: str | None,
-    rounds: int | None,
-    max_new_tokens: int | None,
-    quick: bool,
-    earlier: str | None,
-    stored: tuple[str, ...],
-    as_json: bool,
-) -> None:
+def bench(earlier: str | None, stored: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     """Measure speed and memory: ratios of things run alternately in one process, with their spread."""
-    from loopcd import bench as measuring
+    from loopcd.bench.compare import compare
+    from loopcd.bench.parts import Settings, merged, run
+    from loopcd.bench.tables import change_table, tables
 
     before = None if earlier is None else _read_run(earlier)
     if stored:
         with _believed(stored):
-            found = measuring.merged([_read_run(each) for each in stored])
+            found = merged([_read_run(each) for each in stored])
     else:
-        settings = measuring.Settings(
-            what=None if what is None else tuple(_comma_separated(what, "--what")),
-            models=None if names is None else _comma_separated(names, "--models"),
-            batches=_whole_numbers(batch, "--batch"),
-            rounds=rounds,
-            max_new_tokens=max_new_tokens,
-            quick=quick,
-            reference=reference,
-            dtype=dtype,
-        )
-        found = measuring.run(settings, lambda line: click.echo(line, err=True))
+        found = run(Settings(**settings), lambda line: click.echo(line, err=True))
     with _believed(stored + (() if earlier is None else (earlier,))):
-        changes = None if before is None else measuring.compare(found, before)
+        changes = None if before is None else compare(found, before)
         if as_json:
             listed = [{**asdict(each), "change": each.change, "flagged": each.flagged} for each in changes or ()]
             click.echo(json.dumps(found if changes is None else {**found, "changes": listed}))
             return
-        shown = measuring.tables(found) + ([] if changes is None else [measuring.change_table(changes)])
+        shown = tables(found) + ([] if changes is None else [change_table(changes)])
         print_tables(*(each.rich() for each in shown))
 
 
@@ -101,17 +94,3 @@ def _read_run(path: str) -> dict[str, Any]:
     if not isinstance(found, dict) or "ratios" not in found or "machine" not in found:
         raise ValueError(f"{path} is not the JSON of a run: it has no `ratios` and `machine`")
     return found
-
-
-def _comma_separated(text: str, flag: str) -> list[str]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts:
-        raise click.UsageError(f"{flag} {text!r}: at least one, separated by commas")
-    return parts
-
-
-def _whole_numbers(text: str, flag: str) -> list[int]:
-    try:
-        return [int(part) for part in _comma_separated(text, flag)]
-    except ValueError as error:
-        raise click.UsageError(f"{flag} {text!r}: whole numbers, separated by commas") from error

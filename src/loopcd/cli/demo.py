@@ -32,6 +32,11 @@ class Case:
     title: str
     reason: str
 
+    def session(self, limit: int) -> Any:
+        from loopcd.evaluation.session import Session
+
+        return Session(self.model, self.task, limit=limit)
+
 
 LEARNING = Case(
     "tiny-early",
@@ -55,19 +60,14 @@ FINISHED = Case(
 def demo(problems: int, texts: int, out: Path, as_json: bool) -> None:
     """LoopCD where it helps and where it does not, drafts, two texts side by side, and a page to look at."""
     say: Callable[[str], None] = (lambda line: None) if as_json else click.echo
-    say(f"1. {LEARNING.model}: {LEARNING.title} ({LEARNING.task}, {problems} of them)")
-    engine, made = _evaluated(LEARNING, problems, out)
-    gain = Effect.of(made.results)
-    say(f"{gain.sentence()}\n{LEARNING.reason}\n")
+    engine, made, gain = _evaluated(1, LEARNING, problems, out, say)
     if not as_json:
         _show_one(made.examples)
     page = _write_page(engine, out / "lens.html")
-    say(f"\n2. {FINISHED.model}: {FINISHED.title} ({FINISHED.task}, {problems} of them)")
-    engine, made = _evaluated(FINISHED, problems, out)
-    none = Effect.of(made.results)
-    say(f"{none.sentence()}\n{FINISHED.reason}\n")
+    say("")
+    engine, _, none = _evaluated(2, FINISHED, problems, out, say)
     say(f"3. The same tokens, sooner: {FINISHED.model}, {texts} texts, one at a time and by turns, in processor time")
-    drafts = drafted(engine.model, engine.tokenizer, [item.prompt for item in _task(FINISHED.task, texts).items])
+    drafts = drafted(engine.model, engine.tokenizer, [item.prompt for item in FINISHED.session(texts).make_task().items])
     for each in drafts:
         say(each.sentence())
     if as_json:
@@ -117,24 +117,20 @@ class Effect:
         )
 
 
-def _task(name: str, limit: int) -> Any:
-    from loopcd.evaluation.task import TaskOptions
-    from loopcd.evaluation.tasks import make_task
-
-    return make_task(name, TaskOptions(limit=limit))
-
-
-def _evaluated(case: Case, problems: int, out: Path) -> tuple[Any, Any]:
+def _evaluated(number: int, case: Case, problems: int, out: Path, say: Callable[[str], None]) -> tuple[Any, Any, Effect]:
     """The engine, and greedy and LoopCD by the model's preset on the task; what an earlier run left is not made again."""
-    from loopcd.evaluation.engine import LocalEngine
     from loopcd.evaluation.evaluate import default_folder, evaluate, make_manifest
-    from loopcd.evaluation.plan import RunPlan, parse_methods
     from loopcd.evaluation.progress import showing_progress
 
-    engine, task, plan = LocalEngine.load(case.model), _task(case.task, problems), RunPlan(parse_methods("greedy,loopcd"))
+    say(f"{number}. {case.model}: {case.title} ({case.task}, {problems} of them)")
+    session = case.session(problems)
+    engine, task, plan = session.make_engine(), session.make_task(), session.plan()
     folder = out / default_folder(make_manifest(task, engine, plan)).name
     with showing_progress(f"{case.task}, {case.model}") as report:
-        return engine, evaluate(task, engine, plan, folder, report, inside=out)
+        made = evaluate(task, engine, plan, folder, report, inside=out)
+    effect = Effect.of(made.results)
+    say(f"{effect.sentence()}\n{case.reason}\n")
+    return engine, made, effect
 
 
 def _show_one(examples: Sequence[Any]) -> None:
@@ -150,7 +146,7 @@ def _write_page(engine: Any, path: Path) -> Path:
     from loopcd.lens import export
     from loopcd.lens.examples import searched
 
-    export(path, *searched(engine, _task(LEARNING.task, LOOKED_AT), (Greedy(), LoopCD())))
+    export(path, *searched(engine, LEARNING.session(LOOKED_AT).make_task(), (Greedy(), LoopCD())))
     return path
 
 
@@ -176,9 +172,10 @@ def drafted(model: Any, tokenizer: Any, prompts: Sequence[str]) -> list[Drafted]
     from loopcd.decoding import Greedy, LoopCD, SelfDraft, generate
     from loopcd.evaluation.engine import using_threads
 
-    plain, drafting = (Greedy(), LoopCD()), (Greedy(draft=SelfDraft()), LoopCD(draft=SelfDraft()))
-    seconds = dict.fromkeys((*plain, *drafting), 0.0)
-    same = [0, 0]
+    draft = SelfDraft()
+    pairs = {"greedy, drafted": (Greedy(), Greedy(draft=draft)), "LoopCD, drafted": (LoopCD(), LoopCD(draft=draft))}
+    seconds = {method: 0.0 for pair in pairs.values() for method in pair}
+    same = dict.fromkeys(pairs, 0)
     with using_threads(1):  # threads that wait for each other count as work
         for method in seconds:  # what is chosen once for a model is not timed
             generate(model, tokenizer, prompts[0], method, max_new_tokens=24)
@@ -188,9 +185,8 @@ def drafted(model: Any, tokenizer: Any, prompts: Sequence[str]) -> list[Drafted]
                 began = process_time()
                 made[method] = generate(model, tokenizer, prompt, method, max_new_tokens=TIMED).token_ids
                 seconds[method] += process_time() - began
-            same = [count + (made[a] == made[b]) for count, a, b in zip(same, plain, drafting, strict=True)]
-    names = ("greedy, drafted", "LoopCD, drafted")
+            for name, (plain, drafting) in pairs.items():
+                same[name] += made[plain] == made[drafting]
     return [
-        Drafted(name, len(prompts), count, seconds[plain[0]] / seconds[method])
-        for name, count, method in zip(names, same, drafting, strict=True)
+        Drafted(name, len(prompts), same[name], seconds[Greedy()] / seconds[drafting]) for name, (_, drafting) in pairs.items()
     ]

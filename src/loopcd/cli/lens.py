@@ -76,24 +76,20 @@ def _methods(options: dict[str, Any]) -> Any:
     return build_method("greedy", {}), build_method("loopcd", {name: options[name] for name in SETTINGS})
 
 
+def _session(options: dict[str, Any]) -> Any:
+    from loopcd.evaluation.session import Session
+
+    same = ("model", "task", "data", "max_new_tokens", "num_loops", "dtype", "device", "allow_pickle")
+    return Session(**{name: options[name] for name in same}, limit=options["problems"])
+
+
 def _engine(options: dict[str, Any]) -> Any:
     import torch
 
-    from loopcd.evaluation.engine import LocalEngine
-
-    settings = {name: options[name] for name in ("dtype", "device", "num_loops", "allow_pickle")}
-    engine = LocalEngine.load(options["model"], **settings)
+    engine = _session(options).make_engine()
     if engine.threads is not None:
         torch.set_num_threads(engine.threads)
     return engine
-
-
-def _task(options: dict[str, Any]) -> Any:
-    from loopcd.evaluation.task import TaskOptions
-    from loopcd.evaluation.tasks import make_task
-
-    asked = TaskOptions(options["data"], limit=options["problems"], max_new_tokens=options["max_new_tokens"])
-    return make_task(options["task"], asked)
 
 
 def _examples(traces: list[Path], prompts: list[str], options: dict[str, Any]) -> tuple[list[Any], str]:
@@ -139,7 +135,7 @@ def _searched(options: dict[str, Any]) -> tuple[list[Any], str]:
     """Problems of the task on which the methods' texts differ: those that became right first, then those that became wrong."""
     from loopcd.lens.examples import EACH, Looked, searched
 
-    task, engine, methods = _task(options), _engine(options), _methods(options)
+    task, engine, methods = _session(options).make_task(), _engine(options), _methods(options)
 
     def told(looked: Looked, found: int) -> None:
         counted = f"{looked.differ} pairs of texts differ, {found} kept, at most {EACH} of a kind"
@@ -155,7 +151,7 @@ def _viewer(traces: list[Path], prompts: list[str], options: dict[str, Any]) -> 
     _methods(options)  # a setting out of range is refused before anything is loaded
     settings = {name: options[name] for name in SETTINGS if options[name] is not None}
     examples = read_examples(traces, options["limit"])[0] if traces else []
-    task, engine = _task(options), _engine(options)
+    task, engine = _session(options).make_task(), _engine(options)
     if options["chat"] and not getattr(engine.tokenizer, "chat_template", None):
         raise ValueError(f"--chat: the tokenizer of {engine.name} has no chat template")
     given = {"left": {"name": "greedy", "settings": {}}, "right": {"name": "loopcd", "settings": settings}}

@@ -34,9 +34,6 @@ def serve(
     port: int,
     amateur_loops: str | None,
     default_method: str,
-    amateur_loop: int | None,
-    strength: float | None,
-    plausibility: float | None,
     **options: Any,
 ) -> None:
     """Serve MODEL (a built-in name, a folder, or a hub id) by vLLM, with OpenAI's interface and LoopCD for each request.
@@ -44,7 +41,7 @@ def serve(
     A request asks for LoopCD by `vllm_xargs`: {"loopcd": true}, or any of loopcd_amateur_loop, loopcd_strength and
     loopcd_plausibility. Further options are those of `vllm serve`, and go to it.
     """
-    given = {"amateur_loop": amateur_loop, "strength": strength, "plausibility": plausibility}
+    given = {name: options.pop(name) for name in ("amateur_loop", "strength", "plausibility")}
     default = {name: value for name, value in given.items() if value is not None}
     if default and default_method != "loopcd":
         raise click.UsageError(f"--{next(iter(default)).replace('_', '-')} is for --default-method loopcd")

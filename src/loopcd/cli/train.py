@@ -1,6 +1,7 @@
 """`loopcd train`"""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,25 +20,10 @@ WORTH_COMPILING = 5.0  # minutes; compiling takes about one, which a shorter run
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--threads", type=int, help="Threads for torch.")
 @click.option("--no-compile", is_flag=True, help="Do not compile the layers (slower, starts at once); so below 5 minutes.")
-def train(
-    recipe: str,
-    out: Path,
-    minutes: float | None,
-    resume: bool,
-    seed: int,
-    threads: int | None,
-    no_compile: bool,
-) -> None:
+def train(recipe: str, out: Path, minutes: float | None, no_compile: bool, **options: Any) -> None:
     """Train RECIPE (tiny-huginn, tiny-ouro or tiny-cue); a run can be interrupted and resumed."""
     from loopcd import training
 
-    made = training.train(
-        recipe,
-        out,
-        minutes=minutes,
-        resume=resume,
-        seed=seed,
-        threads=threads,
-        compiled=not no_compile and (minutes is None or not minutes < WORTH_COMPILING),
-    )
+    compiled = not no_compile and (minutes is None or not minutes < WORTH_COMPILING)
+    made = training.train(recipe, out, minutes=minutes, compiled=compiled, **options)
     click.echo(f"made {made}", err=True)

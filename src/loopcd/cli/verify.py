@@ -2,15 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from loopcd.cli.group import main
 from loopcd.cli.options import ModelName, shared
-
-if TYPE_CHECKING:
-    from loopcd.evaluation.session import Session
 
 
 @main.command()
@@ -24,22 +21,24 @@ if TYPE_CHECKING:
 def verify(
     context: click.Context,
     model: str,
-    dtype: str | None,
-    device: str | None,
     tokens: int,
     task: str | None,
     limit: int,
     data: Path | None,
     as_json: bool,
+    **place: Any,
 ) -> None:
     """Whether MODEL works as it should on this machine: files, tokens, memory, ways that must agree, speed.
 
     The page can be sent as it is. Exit status 1 where something is wrong.
     """
     from loopcd.bench.verify import verify as run
+    from loopcd.evaluation.session import Session
 
-    session = None if task is None else _session(model, task, limit, data, dtype, device)
-    report = run(model, dtype=dtype, device=device, tokens=tokens, say=lambda name: click.echo(f"… {name}", err=True))
+    session = None if task is None else Session(model=model, task=task, limit=limit, data=data, **place)
+    if session is not None:
+        session.make_task()  # one that cannot be run is refused now, not after everything else was looked at
+    report = run(model, **place, tokens=tokens, say=lambda name: click.echo(f"… {name}", err=True))
     told = report.as_json()
     if session is not None and report.right:
         told["task"] = _evaluated(session)
@@ -50,16 +49,7 @@ def verify(
     context.exit(0 if report.right else 1)
 
 
-def _session(model: str, task: str, limit: int, data: Path | None, dtype: str | None, device: str | None) -> "Session":
-    """What is to be evaluated; a task that cannot be is refused now, not after everything else was looked at."""
-    from loopcd.evaluation.session import Session
-
-    session = Session(model=model, task=task, limit=limit, data=data, dtype=dtype, device=device)
-    session.make_task()
-    return session
-
-
-def _evaluated(session: "Session") -> dict[str, Any]:
+def _evaluated(session: Any) -> dict[str, Any]:
     """Accuracies with intervals, and the paper's where it has this model and task."""
     from loopcd.evaluation.progress import announced, showing_progress
 
@@ -72,11 +62,8 @@ def _print(told: dict[str, Any]) -> None:
 
     click.echo(f"loopcd {__version__}: {told['model']} on {told['device']}, {told['dtype']}, {told['seconds']:.0f} s")
     for check in told["checks"]:
-        numbers = []
-        if check["difference"] is not None:
-            numbers.append(f"largest difference {check['difference']:.2g}")
-        if check["near_ties"] is not None:
-            numbers.append(f"near ties {check['near_ties']:.1%}")
+        shown = {"difference": "largest difference {:.2g}", "near_ties": "near ties {:.1%}"}
+        numbers = [text.format(check[name]) for name, text in shown.items() if check[name] is not None]
         more = f" ({', '.join(numbers)})" if numbers else ""
         click.echo(f"  {'right' if check['right'] else 'WRONG'}  {check['name']}: {check['found']}{more}")
     for method, found in told.get("task", {}).get("methods", {}).items():

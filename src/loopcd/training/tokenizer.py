@@ -21,10 +21,14 @@ EXTRA_PIECES = (" A", " B", " Yes", " No", "A", "B", *map(str, range(10)), *(f" 
 SAMPLE = 1500
 
 
-def build_tokenizer(longest: int = 512) -> PreTrainedTokenizerFast:
+def build_tokenizer() -> PreTrainedTokenizerFast:
     """The same vocabulary every time: the pieces of a fixed sample of the training mix, in alphabetical order."""
-    splitter = _splitter()
-    pieces = {piece for text in (*_sample_texts(), *EXTRA_PIECES) for piece, _ in splitter.pre_tokenize_str(text)}
+    split = pre_tokenizers.Split(Regex(PIECE), behavior="isolated")
+    splitter = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    # Only long weeks of `steps-hard` have words that the training mix lacks; a test makes sure that none is in bytes.
+    weekdays = (f" {day}" for day in DAYS)
+    sample = (problem.text for problem in islice(steps.stream("steps", "train", seed=0), SAMPLE))
+    pieces = {piece for text in (*weekdays, *sample, *EXTRA_PIECES) for piece, _ in splitter.pre_tokenize_str(text)}
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     entries = [END, PADDING, *alphabet, *sorted(pieces - set(alphabet))]
     vocabulary = {entry: index for index, entry in enumerate(entries)}
@@ -36,18 +40,7 @@ def build_tokenizer(longest: int = 512) -> PreTrainedTokenizerFast:
         tokenizer_object=core,
         eos_token=END,
         pad_token=PADDING,
-        model_max_length=longest,
+        model_max_length=512,
         padding_side="left",
         clean_up_tokenization_spaces=False,
     )
-
-
-def _splitter() -> pre_tokenizers.Sequence:
-    pieces = pre_tokenizers.Split(Regex(PIECE), behavior="isolated")
-    return pre_tokenizers.Sequence([pieces, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-
-
-def _sample_texts() -> list[str]:
-    # Only long weeks of `steps-hard` have words that the training mix lacks; a test makes sure that none is in bytes.
-    weekdays = [f" {day}" for day in DAYS]
-    return [*weekdays, *(problem.text for problem in islice(steps.stream("steps", "train", seed=0), SAMPLE))]
