@@ -61,8 +61,10 @@ class Spread:
 
 def settle() -> None:
     """Wait until a GPU, where there is one, has done what it was told: else its time is counted to whoever asks next."""
-    if torch.accelerator.is_available():
-        torch.accelerator.synchronize()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    elif torch.backends.mps.is_available():
+        torch.mps.synchronize()
 
 
 class Stopwatch:
