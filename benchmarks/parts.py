@@ -19,36 +19,6 @@ from loopcd.models import LoopedModel
 from loopcd.models.loading import load
 
 
-def register() -> None:
-    """Let runs have these parts too."""
-    PARTS.update(
-        {
-            "overhead": Part(_overhead),
-            "worst": Part(_worst),
-            "wave": Part(_wave),
-            "foretold": Part(_foretold),
-            "evaluation": Part(_evaluation),
-            "devices": Part(_devices),
-            "compile": Part(_compile),
-            "memory": Part(_memory),
-            "load": Part(_load, "quick"),
-        }
-    )
-    MAKERS.update(
-        {
-            "overhead": tables.overhead_tables,
-            "worst": tables.worst_tables,
-            "wave": tables.wave_tables,
-            "foretold": tables.foretold_tables,
-            "evaluation": tables.evaluation_tables,
-            "devices": tables.device_tables,
-            "compile": tables.compile_tables,
-            "memory": tables.memory_tables,
-            "load": tables.load_tables,
-        }
-    )
-
-
 def _overhead(settings: Settings, say: Say) -> dict[str, Any]:
     vocabularies = (4096,) if settings.quick else (4096, 65536)
     batches = settings.batches[:1] if settings.quick else settings.batches
@@ -99,3 +69,23 @@ def _memory(settings: Settings, say: Say) -> dict[str, Any]:
 
 def _load(settings: Settings, say: Say) -> dict[str, Any]:
     return bench_load(SMALL if settings.quick else LARGE, say)
+
+
+def register() -> None:
+    """Let runs have these parts too."""
+    for name, (measure, make) in _PARTS.items():
+        PARTS[name] = Part(measure, "quick" if name == "load" else "full")
+        MAKERS[name] = make
+
+
+_PARTS = {  # what measures each, and what makes its tables
+    "overhead": (_overhead, tables.overhead_tables),
+    "worst": (_worst, tables.worst_tables),
+    "wave": (_wave, tables.wave_tables),
+    "foretold": (_foretold, tables.foretold_tables),
+    "evaluation": (_evaluation, tables.evaluation_tables),
+    "devices": (_devices, tables.device_tables),
+    "compile": (_compile, tables.compile_tables),
+    "memory": (_memory, tables.memory_tables),
+    "load": (_load, tables.load_tables),
+}

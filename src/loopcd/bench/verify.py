@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from loopcd.bench.subjects import random_ids
 from loopcd.bench.timing import timed
 from loopcd.bench.traffic import step_traffic
 from loopcd.decoding import Greedy, LoopCD, Method, SelfDraft, generate
@@ -80,13 +81,10 @@ def verify(
 class _Checks:
     def __init__(self, model: LoopedModel, tokenizer: Any, tokens: int) -> None:
         self.model, self.tokenizer, self.tokens = model, tokenizer, tokens
-        self.prompts = [self._ids(text, number) for number, text in enumerate(TEXTS)]
-
-    def _ids(self, text: str, number: int) -> list[int]:
-        if self.tokenizer is not None:
-            return self.tokenizer(text).input_ids
-        generator = torch.Generator().manual_seed(number)
-        return torch.randint(0, self.model.config.vocab_size, (12 + number,), generator=generator).tolist()
+        self.prompts: list[list[int]] = [
+            random_ids(model, 1, 12 + number, number)[0].tolist() if tokenizer is None else tokenizer(text).input_ids
+            for number, text in enumerate(TEXTS)
+        ]
 
     def all(self) -> Iterator[Check]:
         agreeing = (self.loops, self.cached, self.batched, self.chunked, self.drafted, self.contrasted)
