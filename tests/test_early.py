@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import loopcd
-from loopcd.models.names import PUBLIC_NAMES, local_folder
-from loopcd.models.presets import PUBLIC
+from loopcd.models.names import local_folder
 
 SOURCES = str(Path(__file__).parents[1] / "src")
 CALL = """
@@ -54,10 +53,6 @@ def test_help_and_refusals_need_no_torch(arguments: str, status: int, said: str)
 
 def test_dir_shows_what_there_is() -> None:
     assert {*loopcd.__all__, "__version__"} == set(dir(loopcd))
-
-
-def test_public_names_are_those_with_presets() -> None:
-    assert tuple(PUBLIC) == PUBLIC_NAMES
 
 
 def test_a_folder_of_a_training_run_points_to_its_model(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from experiments.trajectory import Plan, plan_of, read_trajectory, run_trajector
 from loopcd.decoding import LoopCD
 from loopcd.evaluation.tasks import steps
 from loopcd.models import LoopedModel
-from loopcd.models.loading import built_in
+from loopcd.models.names import built_in
 from loopcd.training.accuracy import answers, right
 from loopcd.training.trainer import Display, Pace, Trainer
 from training.small import TOKENIZER, small_recipe

@@ -182,6 +182,6 @@ def test_a_hub_model_can_be_had_without_its_weights(tmp_path: Path, monkeypatch:
         asked.append(allow_patterns)
         return str(tmp_path)
 
-    monkeypatch.setattr("loopcd.models.loading.snapshot_download", download)
+    monkeypatch.setattr("loopcd.models.checkpoint.snapshot_download", download)
     assert find("owner/name") == find("owner/name", weights=False) == tmp_path
     assert "*.safetensors" in asked[0] and "*.safetensors" not in asked[1] and "*.json" in asked[1]

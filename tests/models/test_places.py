@@ -1,6 +1,5 @@
 """Where a model is put, and what `load` hands on to transformers and the hub."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +8,8 @@ import torch
 
 import loopcd
 from loopcd.models import OuroForCausalLM
-from loopcd.models.loading import checked_device, find
+from loopcd.models.loading import checked_device
 from tools import configure, logits_of, random_ids, refused, save_model, tiny_ouro
-
-LOADING = find.__module__
 
 
 @pytest.fixture
@@ -22,7 +19,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_weights_are_counted_as_they_will_be_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = sum(weight.numel() * 4 for weight in tiny_ouro().parameters())
-    monkeypatch.setattr(sys.modules[LOADING], "free_bytes", lambda device: stored // 2)
+    monkeypatch.setattr("loopcd.models.loading.free_bytes", lambda device: stored // 2)
     assert loopcd.load(folder, dtype="bfloat16")[0].dtype == torch.bfloat16
     with pytest.raises(MemoryError, match="the weights of"):
         loopcd.load(folder, dtype="float32")
@@ -58,7 +55,7 @@ def test_what_the_hub_gets(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         asked.update(options, name=name)
         return str(folder)
 
-    monkeypatch.setattr(sys.modules[LOADING], "snapshot_download", download)
+    monkeypatch.setattr("loopcd.models.checkpoint.snapshot_download", download)
     loopcd.load("owner/name", revision="v2", token="secret")
     assert (asked["name"], asked["revision"], asked["token"]) == ("owner/name", "v2", "secret")
 

@@ -98,12 +98,12 @@ MUTATIONS: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "a Huginn with soft caps": (
         "huginn",
         lambda folder: configure(folder, attn_logit_softcapping=50.0),
-        "attn_logit_softcapping=50.0: no family of this model type",
+        "attn_logit_softcapping=50.0: Huginn is supported as it was released, without it",
     ),
     "a Huginn with another activation": (
         "huginn",
         lambda folder: configure(folder, nonlin_name="GELU"),
-        "nonlin_name='GELU': known for this model type is 'SiLU'",
+        "nonlin_name='GELU': Huginn is supported with 'SiLU'",
     ),
     "four norms and q/k norms": (
         "huginn",
@@ -138,12 +138,12 @@ MUTATIONS: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "a retrofitted model with q/k biases": (
         "retro_olmo",
         lambda folder: configure(folder, qk_bias=True),
-        "qk_bias=True: retrofitted models have none",
+        "qk_bias=True: retrofitted recurrence is supported with False",
     ),
     "an unknown start state": (
         "retro_olmo",
         lambda folder: configure(folder, initial_state_mode="ones"),
-        "initial_state_mode='ones': one of random, skip-adapter, embed-init",
+        "initial_state_mode='ones': retrofitted recurrence is supported with 'random' or 'skip-adapter' or 'embed-init'",
     ),
     "another scaling of the positions": (
         "retro_llama",

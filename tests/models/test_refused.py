@@ -1,6 +1,5 @@
 """What cannot be loaded is refused with one sentence: what was wrong, where, and what would be right."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from transformers import AutoModelForCausalLM
 
 import loopcd
 from loopcd.models import HuginnForCausalLM
-from loopcd.models.loading import find
 from tools import configure, refused, rewrite, save_model, tiny_huginn, tiny_ouro
 
 
@@ -135,7 +133,7 @@ def test_cuda_on_a_machine_without_it(folder: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_weights_that_do_not_fit_the_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[find.__module__], "free_bytes", lambda device: 1000)
+    monkeypatch.setattr("loopcd.models.loading.free_bytes", lambda device: 1000)
     with pytest.raises(MemoryError, match=r"the weights of .*model take 0\.\d+ MB, but 0\.00 MB are free on cpu"):
         loopcd.load(folder)
 
@@ -160,9 +158,9 @@ def test_a_config_field_that_cannot_be(folder: Path, field: dict[str, Any], said
 @pytest.mark.parametrize(
     ("field", "said"),
     [
-        ({"num_attention_heads": 0}, "num_attention_heads=0 is no multiple"),
+        ({"num_attention_heads": 0}, "hidden_size=32 does not divide into num_attention_heads=0 heads"),
         ({"num_key_value_heads": 3}, "num_attention_heads=4 is no multiple of num_key_value_heads=3"),
-        ({"hidden_size": 36, "head_dim": None}, "hidden_size=36 gives 4 heads of odd size 9"),
+        ({"hidden_size": 36, "head_dim": None}, "hidden_size=36 gives num_attention_heads=4 heads of odd size 9"),
         ({"total_ut_steps": -1}, "total_ut_steps=-1: at least one loop"),
         ({"use_sliding_window": True}, "use_sliding_window=True"),
     ],

@@ -119,7 +119,7 @@ def test_of_what_cannot_be_served_no_weights_are_downloaded(tmp_path: Path, monk
         asked.extend(allow_patterns)
         return str(hrm)
 
-    monkeypatch.setattr("loopcd.models.loading.snapshot_download", download)
+    monkeypatch.setattr("loopcd.models.checkpoint.snapshot_download", download)
     with pytest.raises(ValueError, match="sapientinc/HRM-Text-1B is HRM-Text"):
         EngineOptions("sapientinc/HRM-Text-1B").resolve()
     assert "*.json" in asked and "*.safetensors" not in asked

@@ -11,7 +11,7 @@ import loopcd
 from decoding.slow import Slow, Text
 from hand_traces import hand_trace
 from loopcd.models import LoopedModel
-from loopcd.models.loading import built_in
+from loopcd.models.names import built_in
 from loopcd.tracing import LoopTrace, Written, measure, trace_texts
 from loopcd.tracing.trace import ARRAYS
 from tools import TOLERANCE, random_ids, tiny_huginn, tiny_ouro

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from loopcd.evaluation.tasks import steps
-from loopcd.models.loading import built_in, load
+from loopcd.models.loading import load
+from loopcd.models.names import built_in
 from loopcd.training.accuracy import answers, right
 from loopcd.training.tokenizer import build_tokenizer
 

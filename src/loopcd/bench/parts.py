@@ -18,7 +18,8 @@ from loopcd.bench.speeds import bench_methods
 from loopcd.bench.subjects import MEDIUM, Subject
 from loopcd.bench.timing import Say
 from loopcd.evaluation.engine import using_threads
-from loopcd.models.loading import built_in, load
+from loopcd.models.loading import load
+from loopcd.models.names import built_in
 
 
 @dataclass(frozen=True)

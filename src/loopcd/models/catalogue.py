@@ -1,7 +1,7 @@
 """What `loopcd models` tells about each model, without reading any weights."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,9 +12,15 @@ from loopcd.models.configs import RetrofitConfig
 from loopcd.models.int8 import int8_bytes
 from loopcd.models.loading import checked_dtype, checked_quantize
 from loopcd.models.memory import cache_bytes, gigabytes
-from loopcd.models.names import built_in
-from loopcd.models.presets import PUBLIC, empty_model, family_in, preset
+from loopcd.models.names import built_in, known_names
+from loopcd.models.presets import FAMILIES, PUBLIC, empty_model, family_in, preset
 from loopcd.models.stages import LoopedModel, checked_loops
+
+# what makes a model the size that it was published in, where its configuration has such a field
+_SIZES = (
+    *("hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size", "vocab_size"),
+    *("n_layers_in_prelude", "n_layers_in_recurrent_block", "mean_recurrence", "total_ut_steps"),
+)
 
 
 @dataclass(frozen=True)
@@ -31,15 +37,9 @@ class Description:
 
     def cells(self) -> list[str]:
         parameters = f"{self.parameters / 1e9:.2f} B" if self.parameters >= 1e8 else f"{self.parameters / 1e6:.2f} M"
-        memory = (gigabytes(self.weight_bytes), str(self.slots), gigabytes(self.cache_bytes))
+        memory = (gigabytes(self.weight_bytes), self.slots, gigabytes(self.cache_bytes))
         return [
-            self.name,
-            self.family,
-            str(self.loops),
-            parameters,
-            *memory,
-            str(self.amateur_loop),
-            str(self.strength),
+            str(cell) for cell in (self.name, self.family, self.loops, parameters, *memory, self.amateur_loop, self.strength)
         ]
 
 
@@ -49,11 +49,16 @@ def describe(
     """The models of these names (all known ones if there are none), at a context length."""
     wanted = checked_dtype(dtype) or torch.bfloat16
     checked_quantize(quantize, wanted)
-    found = [(name, _empty(name)) for name in names or [*built_in(), *PUBLIC]]
     told = []
-    for name, model in found:
-        row = _describe(name, model, context, checked_loops(num_loops, model.num_loops), wanted)
-        told.append(row if quantize is None else replace(row, weight_bytes=int8_bytes(model)))
+    for name in names or [*built_in(), *PUBLIC]:
+        model = _empty(name)
+        loops = checked_loops(num_loops, model.num_loops)
+        family = "retrofit" if isinstance(model.config, RetrofitConfig) else model.config.model_type
+        parameters = sum(weight.numel() for weight in model.parameters())
+        weights = parameters * wanted.itemsize if quantize is None else int8_bytes(model)
+        cache, setting = cache_bytes(model, context, num_loops=loops, dtype=wanted), preset(model, loops)
+        memory = (parameters, weights, model.slot_count(loops), cache)
+        told.append(Description(name, family, loops, *memory, setting.amateur_loop, setting.strength))
     return told
 
 
@@ -62,36 +67,13 @@ def _empty(name: str) -> LoopedModel:
         return empty_model(PUBLIC[name]())
     folder = built_in().get(name, Path(name))
     if not folder.is_dir():
-        raise ValueError(f"there is no model {name!r}: name one of {', '.join([*built_in(), *PUBLIC])}, or a folder")
+        raise ValueError(f"there is no model {name!r}: name one of {known_names()}, or a folder")
     family = family_in(folder)
     config, _ = checkpoint.config_of(family.config_class, folder)
-    if any((folder / each).is_file() for each in (checkpoint.WEIGHTS, checkpoint.INDEX)):  # which say more than config.json
+    if checkpoint.has_safetensors(folder):  # which say more than config.json
         shapes = checkpoint.weight_shapes(checkpoint.weight_files(folder))
         family.check_kind(checkpoint.read_config(folder), config, recognition.kind_of(shapes), shapes)
     return empty_model(config)
-
-
-# what makes a model the size that it was published in
-_SHAPE = {
-    "huginn_raven": (
-        "n_embd",
-        "n_heads",
-        "n_layers_in_prelude",
-        "n_layers_in_recurrent_block",
-        "n_layers_in_coda",
-        "mean_recurrence",
-        "intermediate_size",
-        "vocab_size",
-    ),
-    "ouro": (
-        "hidden_size",
-        "num_attention_heads",
-        "num_hidden_layers",
-        "total_ut_steps",
-        "intermediate_size",
-        "vocab_size",
-    ),
-}
 
 
 def published_as(name: str) -> str | None:
@@ -103,34 +85,14 @@ def published_as(name: str) -> str | None:
         if str(name).lower() == public.lower():
             return public
     folder = built_in().get(name, Path(name))
-    if not folder.is_dir():
-        return None
-    fields = checkpoint.read_config(folder)
-    shape = _SHAPE.get(str(fields.get("model_type")))
-    if shape is None:
+    if not folder.is_dir() or checkpoint.read_config(folder).get("model_type") not in FAMILIES:
         return None
     found, _ = checkpoint.config_of(family_in(folder).config_class, folder)
-    alike = [public for public in PUBLIC if _same_shape(found, PUBLIC[public](), shape)]
+    alike = [public for public in PUBLIC if _sizes(PUBLIC[public]()) == _sizes(found)]
     path = "/".join(folder.resolve().parts).lower()
     named = [public for public in alike if public.rpartition("/")[2].lower() in path]
     return max(named, key=len) if named else (alike or [None])[0]
 
 
-def _same_shape(one: PreTrainedConfig, other: PreTrainedConfig, shape: Sequence[str]) -> bool:
-    return type(one) is type(other) and all(getattr(one, field) == getattr(other, field) for field in shape)
-
-
-def _describe(name: str, model: LoopedModel, context: int, loops: int, dtype: torch.dtype) -> Description:
-    parameters = sum(weight.numel() for weight in model.parameters())
-    setting = preset(model, loops)
-    return Description(
-        name,
-        "retrofit" if isinstance(model.config, RetrofitConfig) else model.config.model_type,
-        loops,
-        parameters,
-        parameters * dtype.itemsize,
-        model.slot_count(loops),
-        cache_bytes(model, context, num_loops=loops, dtype=dtype),
-        setting.amateur_loop,
-        setting.strength,
-    )
+def _sizes(config: PreTrainedConfig) -> tuple[object, ...]:
+    return type(config), *(getattr(config, name, None) for name in _SIZES)

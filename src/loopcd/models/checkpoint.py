@@ -1,4 +1,4 @@
-"""What is checked about a checkpoint, from its files' headers before any memory is taken, and after its weights are read.
+"""Where a checkpoint is, and what is checked about it: by its files' headers before any memory is taken, then its weights.
 
 Each finding is one sentence that says what was wrong, where, and what would be right.
 """
@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from loopcd.models.names import known_names, local_folder
 
 Shape = tuple[int, ...]
 
@@ -27,6 +31,26 @@ _HOW_TO_CONVERT = (
     "safetensors.torch.save_file(state, 'model.safetensors')"
 )
 _ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
+
+
+def find(name: str | Path, weights: bool = True, allow_pickle: bool = False, **hub: Any) -> Path:
+    """The folder of a built-in model, of a local one, or of one downloaded from the hub, without its weights if need be.
+
+    `hub` are options of `snapshot_download`, as `revision` and `token`.
+    """
+    folder = local_folder(name)
+    if folder is not None:
+        return folder
+    wanted = [pattern for pattern in WANTED if weights or pattern != SAFETENSORS]
+    wanted += PICKLED if weights and allow_pickle else ()
+    given = {key: value for key, value in hub.items() if value is not None}
+    try:
+        return Path(snapshot_download(str(name), allow_patterns=wanted, **given))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(
+            f"{str(name)!r} is no folder here and could not be had from the hub ({reason}): known are {known_names()}"
+        ) from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -71,24 +95,28 @@ def check_unasked(folder: Path, fields: Mapping[str, Any]) -> None:
             )
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of the checkpoint; anything else is refused."""
-    if (folder / INDEX).is_file():
-        indexed = _indexed(folder)
-        return [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else indexed  # as transformers chooses
+def has_safetensors(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in (WEIGHTS, INDEX))
+
+
+def weight_files(folder: Path, allow_pickle: bool = False) -> list[Path]:
+    """The safetensors files of the checkpoint; where there are none and it is allowed, pickled ones. Else they are refused."""
+    indexed = _indexed(folder) if (folder / INDEX).is_file() else []
     if (folder / WEIGHTS).is_file():
-        return [folder / WEIGHTS]
-    others = pickled_files(folder)
-    if others:
+        return [folder / WEIGHTS]  # as transformers chooses
+    pickled = [] if indexed else sorted(path for pattern in PICKLED for path in folder.glob(pattern))
+    if pickled and not allow_pickle:
         raise ValueError(
-            f"{folder} has weights only as {_some([path.name for path in others])}: loopcd reads safetensors only, because "
+            f"{folder} has weights only as {_some([path.name for path in pickled])}: loopcd reads safetensors only, because "
             f"the others can run code when they are opened. {_HOW_TO_CONVERT}; or say allow_pickle=True (--allow-pickle), "
             "which reads tensors and refuses all else"
         )
-    raise ValueError(
-        f"{folder} has no weights: expected {WEIGHTS} or {INDEX}; pickled ones are fetched from the hub and read only with "
-        "allow_pickle=True (--allow-pickle)"
-    )
+    if not indexed and not pickled:
+        raise ValueError(
+            f"{folder} has no weights: expected {WEIGHTS} or {INDEX}; pickled ones are fetched from the hub and read only with "
+            "allow_pickle=True (--allow-pickle)"
+        )
+    return indexed or pickled
 
 
 def _indexed(folder: Path) -> list[Path]:
@@ -105,30 +133,32 @@ def _indexed(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
+def _header(path: Path) -> dict[str, tuple[str, Shape]]:
+    """How each weight in the file is stored, and its shape: a truncated or corrupt file is found here."""
+    try:
+        with safe_open(path, framework="pt") as handle:
+            parts = {name: handle.get_slice(name) for name in handle.keys()}  # noqa: SIM118
+            return {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is not a whole safetensors file (truncated or corrupt): {error}") from error
+
+
 def weight_shapes(files: Sequence[Path]) -> dict[str, Shape]:
-    """The shapes of all weights, from the files' headers: a truncated or corrupt file is found here."""
-    shapes: dict[str, Shape] = {}
+    return {name: shape for path in files for name, (_, shape) in _header(path).items()}
+
+
+def loaded_bytes(files: Sequence[Path], dtype: torch.dtype | None) -> int:
+    """What the weights take once they are loaded in this dtype (None: as they are stored), by the files' headers."""
+    total = 0
     for path in files:
-        try:
-            with safe_open(path, framework="pt") as handle:
-                shapes.update({name: tuple(handle.get_slice(name).get_shape()) for name in handle.keys()})  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise ValueError(f"{path} is not a whole safetensors file (truncated or corrupt): {error}") from error
-    return shapes
-
-
-# Pickled weights, after consent
-
-
-def files_to_read(folder: Path, allow_pickle: bool) -> list[Path]:
-    """The weights' files: safetensors, or where there are none and it is allowed, pickled ones."""
-    has_safetensors = any((folder / name).is_file() for name in (WEIGHTS, INDEX))
-    pickled = pickled_files(folder) if allow_pickle and not has_safetensors else []
-    return pickled or weight_files(folder)
-
-
-def pickled_files(folder: Path) -> list[Path]:
-    return sorted(path for pattern in PICKLED for path in folder.glob(pattern))
+        if path.suffix != ".safetensors":
+            total += path.stat().st_size  # a pickle does not tell in advance
+            continue
+        for stored, shape in _header(path).values():
+            bits = re.search(r"\d+", stored)  # as in BF16; a boolean has none
+            size = max(1, int(bits[0]) // 8) if bits else 1
+            total += prod(shape) * (dtype.itemsize if dtype and stored in ("F64", "F32", "F16", "BF16") else size)
+    return total
 
 
 def read_pickled(files: Sequence[Path]) -> dict[str, Tensor]:
@@ -142,13 +172,9 @@ def read_pickled(files: Sequence[Path]) -> dict[str, Tensor]:
             raise ValueError(f"{path} does not hold weights alone, or is damaged: {reason}") from error
         if not isinstance(state, dict) or not all(isinstance(each, Tensor) for each in state.values()):
             raise ValueError(f"{path} does not hold weights alone: a dictionary of names and tensors is read")
-        found.update({_bare(str(name)): weight for name, weight in state.items()})
+        # without the prefixes that wrappers of training leave behind
+        found.update({re.sub(r"^(module\.|_orig_mod\.)+", "", str(name)): weight for name, weight in state.items()})
     return found
-
-
-def _bare(name: str) -> str:
-    """Without the prefixes that wrappers of training leave behind."""
-    return re.sub(r"^(module\.|_orig_mod\.)+", "", name)
 
 
 # What fits
@@ -161,10 +187,10 @@ def check_layers(source: object, layers: int, shapes: Mapping[str, Shape]) -> No
         raise ValueError(f"the checkpoint {source} lacks weights: config.json has {layers} layers, the weights have {found}")
 
 
-def check_fit(
-    source: object, model: nn.Module, shapes: Mapping[str, Shape], tied: Collection[str], ignored: Sequence[str]
-) -> None:
+def check_fit(source: object, model: PreTrainedModel, shapes: Mapping[str, Shape]) -> None:
     """The names and shapes of the weights are those of the model, which is on the meta device."""
+    tied: Collection[str] = (model._tied_weights_keys or ()) if model.config.tie_word_embeddings else ()
+    ignored = model._keys_to_ignore_on_load_unexpected or ()
     wanted = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
     unexpected = [name for name in shapes.keys() - wanted if not any(re.search(each, name) for each in ignored)]
     misfits = [
@@ -172,57 +198,22 @@ def check_fit(
         for name in sorted(wanted.keys() & shapes)
         if shapes[name] != wanted[name]
     ]
-    _refuse(source, "lacks", wanted.keys() - shapes.keys() - set(tied))
-    _refuse(source, "has unexpected", unexpected)
-    _refuse(source, "misfits", misfits)
+    refuse(source, "lacks", wanted.keys() - shapes.keys() - set(tied))
+    refuse(source, "has unexpected", unexpected)
+    refuse(source, "misfits", misfits)
 
 
 def _shape(shape: Shape) -> str:
     return " × ".join(map(str, shape)) or "a number"
 
 
-def _refuse(source: object, problem: str, names: Collection[str]) -> None:
+def refuse(source: object, problem: str, names: Collection[str]) -> None:
     if names:
         raise ValueError(f"the checkpoint {source} {problem} weights: {_some(sorted(names))}")
 
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-
-
-def loaded_bytes(files: Sequence[Path], dtype: torch.dtype | None) -> int:
-    """What the weights take once they are loaded in this dtype (None: as they are stored), by the files' headers."""
-    total = 0
-    for path in files:
-        if path.suffix != ".safetensors":
-            total += path.stat().st_size  # a pickle does not tell in advance
-            continue
-        try:
-            with safe_open(path, framework="pt") as handle:
-                total += sum(_bytes(handle.get_slice(name), dtype) for name in handle.keys())  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise ValueError(f"{path} is not a whole safetensors file (truncated or corrupt): {error}") from error
-    return total
-
-
-def _bytes(part: Any, dtype: torch.dtype | None) -> int:
-    stored = part.get_dtype()
-    size = _SIZES.get(stored, 1) if dtype is None or stored not in _FLOATS else dtype.itemsize
-    return size * prod(part.get_shape())
-
-
-_FLOATS = ("F64", "F32", "F16", "BF16")
-_SIZES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2}
-
-
-def check_names(source: object, info: dict[str, Any]) -> None:
-    """`info` is what transformers says after loading; names that do not fit are an error, not a warning."""
-    for kind, problem in (
-        ("missing_keys", "lacks"),
-        ("unexpected_keys", "has unexpected"),
-        ("mismatched_keys", "misfits"),
-    ):
-        _refuse(source, problem, {str(entry[0] if isinstance(entry, tuple) else entry) for entry in info.get(kind, ())})
 
 
 def check_finite(model: nn.Module, source: object) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.models.hrm_text.configuration_hrm_text import HrmTextConfig
 from transformers.models.hrm_text.modeling_hrm_text import HrmTextForCausalLM
 
@@ -24,9 +23,10 @@ from loopcd.models.cache import LoopCache
 from loopcd.models.checkpoint import Shape
 from loopcd.models.stages import LoopedModel, LoopState, Pass, checked_loops
 
-_FUSED = {
-    "mlp.gate_up_proj.weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
-    "attn.gqkv_proj.weight": tuple(f"self_attn.{part}_proj.weight" for part in ["gate", "q", "k", "v"]),
+_PARTS = {  # what the public checkpoint has as one, or under another name; transformers takes it apart
+    ".mlp.gate_up_proj.weight": (".mlp.gate_proj.weight", ".mlp.up_proj.weight"),
+    ".attn.gqkv_proj.weight": tuple(f".self_attn.{part}_proj.weight" for part in ("gate", "q", "k", "v")),
+    ".attn.o_proj.weight": (".self_attn.o_proj.weight",),
 }
 
 
@@ -40,14 +40,12 @@ class LoopedHrmText(LoopedModel, HrmTextForCausalLM):
 
     @classmethod
     def as_loaded(cls, shapes: dict[str, Shape]) -> dict[str, Shape]:
-        """The public checkpoint has some projections as one; transformers takes them apart."""
         found = {}
         for name, shape in shapes.items():
-            fused = next((each for each in _FUSED if name.endswith(each)), None)
-            parts = _FUSED[fused] if fused else (name.replace(".attn.o_proj.", ".self_attn.o_proj."),)
-            for part in parts:
-                whole = name.removesuffix(fused) + part if fused else part
-                found[whole] = (shape[0] // len(parts), *shape[1:]) if fused else shape
+            end = next((each for each in _PARTS if name.endswith(each)), "")
+            parts = _PARTS.get(end, ("",))
+            rows = tuple(size // len(parts) for size in shape[:1])
+            found |= {name.removesuffix(end) + part: (*rows, *shape[1:]) for part in parts}
         return found
 
     @property
@@ -121,38 +119,10 @@ class LoopedHrmText(LoopedModel, HrmTextForCausalLM):
 
     # -- generation through transformers ------------------------------------------------------------------------------
 
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: LoopCache | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool | None = None,
-        logits_to_keep: int | Tensor = 0,
-        num_loops: int | None = None,
-        token_type_ids: Tensor | None = None,
-        **kwargs: Any,
-    ) -> CausalLMOutputWithPast:
-        """As for every looped model; `token_type_ids` [batch, time] say what of the text is a prompt."""
-        # every argument stands in the signature: transformers' generate passes on only what it finds there
-        if past_key_values is not None and past_key_values.length:
-            token_type_ids = None  # they count for a text's first pass
-        return LoopedModel.forward(
-            self,
-            input_ids,
-            attention_mask,
-            position_ids,
-            past_key_values,
-            inputs_embeds,
-            labels,
-            use_cache,
-            logits_to_keep,
-            num_loops,
-            token_type_ids=token_type_ids,
-            **kwargs,
-        )
+    def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, token_type_ids: Any = None, **kwargs: Any) -> Any:
+        # named here, since generate refuses what stands neither in this signature nor in that of `forward`
+        told = {"token_type_ids": token_type_ids, **kwargs}
+        return super().prepare_inputs_for_generation(input_ids, *args, **told)  # pyright: ignore[reportAttributeAccessIssue]
 
     def generate(self, inputs: Tensor | None = None, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """As for every looped model; what is given to go on from is a prompt, unless `token_type_ids` say otherwise."""

@@ -5,16 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from loopcd.models import checkpoint
+from loopcd.models.checkpoint import find
 from loopcd.models.int8 import has_bfloat16, to_int8
 from loopcd.models.memory import free_bytes, gigabytes
-from loopcd.models.names import built_in as built_in  # asked for here too
-from loopcd.models.names import known_names, local_folder
 from loopcd.models.presets import family_in
 from loopcd.models.stages import LoopedModel, checked_loops
 
@@ -67,7 +64,7 @@ def load(
     options = {key: value for key, value in given.items() if value is not None}
     options["layout"] = layout and wanted_device.type == "cpu" and quantize is None
     if not placed:
-        files = checkpoint.files_to_read(folder, allow_pickle)
+        files = checkpoint.weight_files(folder, allow_pickle)
         if wanted_dtype is None and quantize is None:
             wanted_dtype = _dtype_here(name, folder, files, wanted_device)
         _check_room(name, folder, files, wanted_dtype, wanted_device)
@@ -85,28 +82,6 @@ def load(
     if not placed:
         model = model.to(wanted_device)  # pyright: ignore[reportArgumentType]
     return model.eval(), tokenizer
-
-
-def find(
-    name: str | Path,
-    weights: bool = True,
-    allow_pickle: bool = False,
-    revision: str | None = None,
-    token: str | bool | None = None,
-) -> Path:
-    """The folder of a built-in model, of a local one, or of one downloaded from the hub, without its weights if need be."""
-    folder = local_folder(name)
-    if folder is not None:
-        return folder
-    try:
-        wanted = [pattern for pattern in checkpoint.WANTED if weights or pattern != checkpoint.SAFETENSORS]
-        wanted += checkpoint.PICKLED if weights and allow_pickle else ()
-        return Path(snapshot_download(str(name), revision=revision, token=token, allow_patterns=wanted))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(
-            f"{str(name)!r} is no folder here and could not be had from the hub ({reason}): known are {known_names()}"
-        ) from error
 
 
 def checked_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers import initialization as init
 
+from loopcd.models import recognition
 from loopcd.models.checkpoint import Shape
 from loopcd.models.configs import ParcaeConfig
 from loopcd.models.layers import LoopedLayer, RMSNorm, RotaryTable, rotate_neighbours
@@ -146,7 +147,7 @@ class ParcaeForCausalLM(RecurrentModel):
     @classmethod
     def check_kind(cls, fields: dict[str, Any], config: ParcaeConfig, kind: str, shapes: dict[str, Shape]) -> None:
         super().check_kind(fields, config, kind, shapes)
-        config.find_values(shapes)
+        config.value_tables, config.value_gates = recognition.parcae_values_in(config, shapes)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -1,10 +1,10 @@
 """`from_pretrained` of every looped model: nothing that does not fit is read, through transformers' Auto classes either."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from huggingface_hub import snapshot_download
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from loopcd.models import checkpoint, recognition
@@ -35,13 +35,6 @@ class CheckedModel(PreTrainedModel):
         """The shapes by the model's own names, where transformers converts a checkpoint's."""
         return shapes
 
-    def forget_tokens(self, stale: tuple[int, ...]) -> None:
-        """Take these ids out of both configurations: as bos, eos or pad they would be ordinary tokens, or none."""
-        for config in (self.config, self.generation_config):
-            for name in recognition.SPECIAL:
-                if getattr(config, name, None) in stale:
-                    setattr(config, name, None)
-
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, allow_pickle: bool = False, **kwargs: Any) -> Any:
         """transformers' `from_pretrained`, where missing, unexpected or misshapen weights are an error.
@@ -54,10 +47,14 @@ class CheckedModel(PreTrainedModel):
         if pretrained_model_name_or_path is None:  # the caller's own state_dict
             return super().from_pretrained(None, *args, **kwargs)
         wants_info = kwargs.pop("output_loading_info", False)
-        folder = _folder_of(pretrained_model_name_or_path, kwargs)
+        hub = {name: kwargs.pop(name) for name in _OF_THE_HUB if name in kwargs}
+        folder = Path(pretrained_model_name_or_path)
+        if not folder.is_dir():
+            folder = checkpoint.find(pretrained_model_name_or_path, allow_pickle=allow_pickle, **hub)
+        folder /= kwargs.pop("subfolder", "")
         fields = checkpoint.read_config(folder)
         checkpoint.check_unasked(folder, fields)
-        files = checkpoint.files_to_read(folder, allow_pickle)
+        files = checkpoint.weight_files(folder, allow_pickle)
         source = folder if files[0].suffix == ".safetensors" else None
         if source is None:
             state = kwargs["state_dict"] = checkpoint.read_pickled(files)
@@ -69,8 +66,11 @@ class CheckedModel(PreTrainedModel):
         read: Any = super().from_pretrained(source, *args, config=config, output_loading_info=True, **kwargs)
         model, info = read
         model.name_or_path = model.config.name_or_path = str(pretrained_model_name_or_path)
-        checkpoint.check_names(folder, info)
-        model.forget_tokens(cls.stale_tokens)
+        left = {str(entry) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") for entry in info.get(kind, ())}
+        checkpoint.refuse(folder, "misfits", left)
+        for each, name in product((model.config, model.generation_config), recognition.SPECIAL):
+            if getattr(each, name, None) in cls.stale_tokens:
+                setattr(each, name, None)
         if config.tie_word_embeddings and model.get_output_embeddings().weight is not model.get_input_embeddings().weight:
             raise ValueError(f"the checkpoint {folder} misfits weights: lm_head.weight is not the embedding it is tied to")
         return (model, info) if wants_info else model
@@ -99,15 +99,4 @@ class CheckedModel(PreTrainedModel):
                 empty = cls(config)
         except (RuntimeError, OverflowError, TypeError) as error:
             raise ValueError(f"{folder / 'config.json'} cannot be used: {' '.join(str(error).split())[:200]}") from error
-        tied = (cls._tied_weights_keys or {}) if config.tie_word_embeddings else ()
-        checkpoint.check_fit(folder, empty, shapes, tied, list(cls._keys_to_ignore_on_load_unexpected or ()))
-
-
-def _folder_of(name: Any, kwargs: dict[str, Any]) -> Path:
-    """The local folder, or that of a download from the hub; its options are taken out of `kwargs`."""
-    options = {key: kwargs.pop(key) for key in _OF_THE_HUB if key in kwargs}
-    folder = Path(name)
-    if not folder.is_dir():
-        wanted = {key: value for key, value in options.items() if value is not None}
-        folder = Path(snapshot_download(str(name), allow_patterns=checkpoint.WANTED, **wanted))
-    return folder / kwargs.pop("subfolder", "")
+        checkpoint.check_fit(folder, empty, shapes)

@@ -28,7 +28,8 @@ import torch  # noqa: E402
 
 from loopcd.decoding import LoopGuidance  # noqa: E402
 from loopcd.models import LoopedModel  # noqa: E402
-from loopcd.models.loading import built_in, load  # noqa: E402
+from loopcd.models.loading import load  # noqa: E402
+from loopcd.models.names import built_in  # noqa: E402
 from serving.parity import SMALL, Case, assert_same, random_prompts, sixteen, wanted, wanted_in_parts  # noqa: E402
 from tools import EOS, LATER, MAKERS, byte_tokenizer, configure, save_model  # noqa: E402
 
