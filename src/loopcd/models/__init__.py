@@ -23,50 +23,19 @@ if TYPE_CHECKING:
     from loopcd.models.retrofit import RetrofitForCausalLM
     from loopcd.models.stages import LoopedModel, LoopState, loop_logits
 
-# where things are; they are imported when they are first asked for, since torch and transformers take seconds to import
-_HOMES = {
-    **dict.fromkeys(("HuginnConfig", "NanbeigeConfig", "OuroConfig", "ParcaeConfig", "RetrofitConfig"), "configs"),
-    "LoopCache": "cache",
-    "LoopedHrmText": "hrm_text",
-    "HuginnForCausalLM": "huginn",
-    "load": "loading",
-    "cache_bytes": "memory",
-    "NanbeigeForCausalLM": "nanbeige",
-    "OuroForCausalLM": "ouro",
-    "ParcaeForCausalLM": "parcae",
-    "Preset": "presets",
-    "preset": "presets",
-    "RetrofitForCausalLM": "retrofit",
-    "LoopedModel": "stages",
-    "LoopState": "stages",
-    "loop_logits": "stages",
-}
+__all__ = ["HuginnConfig", "NanbeigeConfig", "OuroConfig", "ParcaeConfig", "RetrofitConfig"]
+__all__ += ["HuginnForCausalLM", "NanbeigeForCausalLM", "OuroForCausalLM", "ParcaeForCausalLM", "RetrofitForCausalLM"]
+__all__ += ["LoopCache", "LoopState", "LoopedHrmText", "LoopedModel", "Preset", "cache_bytes", "load", "loop_logits", "preset"]
+
+# where they are, `presets` having all families; what takes longer to import comes later
+_HOMES = ("configs", "cache", "memory", "stages", "presets", "loading")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-__all__ = [
-    "HuginnConfig",
-    "HuginnForCausalLM",
-    "LoopCache",
-    "LoopState",
-    "LoopedHrmText",
-    "LoopedModel",
-    "NanbeigeConfig",
-    "NanbeigeForCausalLM",
-    "OuroConfig",
-    "OuroForCausalLM",
-    "ParcaeConfig",
-    "ParcaeForCausalLM",
-    "Preset",
-    "RetrofitConfig",
-    "RetrofitForCausalLM",
-    "cache_bytes",
-    "load",
-    "loop_logits",
-    "preset",
-]
+    """Import a module when something of it is first asked for, since torch and transformers take seconds to import."""
+    if name in __all__:
+        for home in _HOMES:
+            module = import_module(f"{__name__}.{home}")
+            if hasattr(module, name):
+                return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,18 +18,18 @@ from transformers import initialization as init
 
 from loopcd.models import recognition
 from loopcd.models.checkpoint import Shape
-from loopcd.models.configs import HuginnConfig
+from loopcd.models.configs import HuginnConfig, RavenConfig
 from loopcd.models.layers import LoopedLayer, RMSNorm, RotaryTable, add_product, rotate_complex, rotate_neighbours
 from loopcd.models.recurrent import RecurrentModel
 
 
 class HuginnAttention(nn.Module):
-    def __init__(self, config: HuginnConfig) -> None:
+    def __init__(self, config: RavenConfig) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = config.n_heads, config.num_key_value_heads or 0, config.head_dim or 0
         self.Wqkv = nn.Linear(config.n_embd, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=False)
         self.qk_bias = nn.Parameter(torch.zeros(2, 1, self.heads, self.head_dim)) if config.qk_bias else None
-        self.proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
+        self.proj = nn.Linear(self.heads * self.head_dim, config.n_embd, bias=False)
 
     def project(self, x: Tensor, cos: Tensor, sin: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each [rows, heads, time, head_dim], with the positions in them; these are cos and sin, or
@@ -61,7 +61,7 @@ class HuginnAttention(nn.Module):
 
 
 class HuginnMLP(nn.Module):
-    def __init__(self, config: HuginnConfig) -> None:
+    def __init__(self, config: RavenConfig) -> None:
         super().__init__()
         self.fc = nn.Linear(config.n_embd, 2 * config.intermediate_size, bias=False)
         self.proj = nn.Linear(config.intermediate_size, config.n_embd, bias=False)

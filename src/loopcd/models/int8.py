@@ -111,14 +111,9 @@ def to_int8(model: Any) -> None:
 
 
 def int8_bytes(model: Any) -> int:
-    """What the weights of a model, which may be on the meta device, take once they are rounded."""
-    embedding, counted, total = model.get_input_embeddings(), set(), 0
-    for module in model.modules():
-        for name, weight in module.named_parameters(recurse=False):
-            if id(weight) in counted:
-                continue
-            counted.add(id(weight))
-            is_linear = type(module) is nn.Linear and name == "weight" and min(weight.shape) >= SMALLEST
-            small = is_linear or module is embedding
-            total += weight.numel() + 2 * weight.shape[0] if small else 2 * weight.numel()
-    return total
+    """What the weights of a model take once they are rounded; the model itself is left as it is."""
+    with torch.device("meta"):
+        empty = type(model)(model.config)
+    to_int8(empty)
+    kept = {id(weight): weight.nbytes for weight in empty.state_dict(keep_vars=True).values()}  # tied ones count once
+    return sum(kept.values())

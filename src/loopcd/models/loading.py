@@ -56,18 +56,12 @@ def load(
         checked_loops(num_loops, 0)
     folder = find(name, allow_pickle=allow_pickle, revision=revision, token=token)
     family = family_in(folder)
-    given = {
-        "device_map": device_map,
-        "quantization_config": quantization_config,
-        "attn_implementation": attn_implementation,
-    }
+    given = {"device_map": device_map, "quantization_config": quantization_config, "attn_implementation": attn_implementation}
     options = {key: value for key, value in given.items() if value is not None}
     options["layout"] = layout and wanted_device.type == "cpu" and quantize is None
     if not placed:
         files = checkpoint.weight_files(folder, allow_pickle)
-        if wanted_dtype is None and quantize is None:
-            wanted_dtype = _dtype_here(name, folder, files, wanted_device)
-        _check_room(name, folder, files, wanted_dtype, wanted_device)
+        wanted_dtype = _dtype_that_fits(name, folder, files, wanted_dtype, wanted_device, widen=quantize is None)
     model = _read(family, folder, dtype=wanted_dtype or "auto", allow_pickle=allow_pickle, **options)
     checkpoint.check_finite(model, name)
     if quantize is not None:
@@ -121,32 +115,25 @@ def _accelerators() -> list[str]:
     return [name for name, there in found.items() if there]
 
 
-def _stored_dtype(folder: Path) -> torch.dtype | None:
-    config = checkpoint.read_config(folder)
-    return DTYPES.get(str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch."))
-
-
-def _dtype_here(name: object, folder: Path, files: list[Path], device: torch.device) -> torch.dtype | None:
-    """float32 where the checkpoint's own dtype is a trap and there is room; None: as it is stored."""
-    stored = _stored_dtype(folder)
-    if device.type != "cpu" or stored in (None, torch.float32) or has_bfloat16():
-        return None
-    needed, free = checkpoint.loaded_bytes(files, torch.float32), free_bytes(device)
-    if free is not None and needed > ROOMY * free:
-        return None
-    kept = str(stored).removeprefix("torch.")
-    log.warning(
-        f"{name} is loaded in float32 ({gigabytes(needed)}), which this processor multiplies faster than the {kept} "
-        f"that it is stored in; dtype={kept!r} keeps that"
-    )
-    return torch.float32
-
-
-def _check_room(name: object, folder: Path, files: list[Path], dtype: torch.dtype | None, device: torch.device) -> None:
-    """The weights as they will be, which may be half of what the files hold."""
-    needed, free = checkpoint.loaded_bytes(files, dtype or _stored_dtype(folder)), free_bytes(device)
+def _dtype_that_fits(
+    name: object, folder: Path, files: list[Path], dtype: torch.dtype | None, device: torch.device, widen: bool
+) -> torch.dtype | None:
+    """`dtype`, or where it is None, the checkpoint's own, float32 if that is faster and fits. What does not fit is refused."""
+    config, free = checkpoint.read_config(folder), free_bytes(device)
+    kept = str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.")
+    stored = DTYPES.get(kept)
+    if widen and dtype is None and device.type == "cpu" and stored not in (None, torch.float32) and not has_bfloat16():
+        needed = checkpoint.loaded_bytes(files, torch.float32)
+        if free is None or needed <= ROOMY * free:
+            log.warning(
+                f"{name} is loaded in float32 ({gigabytes(needed)}), which this processor multiplies faster than the {kept} "
+                f"that it is stored in; dtype={kept!r} keeps that"
+            )
+            return torch.float32
+    needed = checkpoint.loaded_bytes(files, dtype or stored)  # as they will be, which may be half of what the files hold
     if free is not None and needed > free:
         raise MemoryError(f"the weights of {name} take {gigabytes(needed)}, but {gigabytes(free)} are free on {device}")
+    return dtype
 
 
 def _read(family: type[LoopedModel], folder: Path, **options: Any) -> LoopedModel:

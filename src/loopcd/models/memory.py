@@ -1,6 +1,6 @@
 """How much memory a looped model's cache takes, told in advance."""
 
-import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,20 +36,16 @@ def free_bytes(device: torch.device | str) -> int | None:
         return torch.cuda.mem_get_info(device)[0] + kept
     if device.type == "mps":
         return max(0, torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory())
-    if device.type == "cpu" and hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
-        return _linux_available() or os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return None
+    return _available() if device.type == "cpu" else None
 
 
-def _linux_available() -> int | None:
-    # SC_AVPHYS_PAGES counts the page cache as taken; the kernel's own estimate does not
+def _available() -> int | None:
+    """The kernel's own estimate, where it has one: free pages alone would count the page cache as taken."""
     try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
+        found = re.search(r"^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
     except OSError:
-        pass
-    return None
+        return None
+    return None if found is None else 1024 * int(found[1])
 
 
 def free_beside(model: "LoopedModel") -> int | None:

@@ -18,21 +18,18 @@ from transformers import AutoModelForCausalLM
 from loopcd.models import recognition
 from loopcd.models.checkpoint import Shape
 from loopcd.models.configs import RetrofitConfig
-from loopcd.models.huginn import HuginnMLP
+from loopcd.models.huginn import HuginnAttention, HuginnMLP
 from loopcd.models.layers import Llama3Scaling, LoopedLayer, RMSNorm, RotaryTable, rotate_halves
 from loopcd.models.places import Together
 from loopcd.models.recurrent import RecurrentModel
 from loopcd.models.stages import LoopState
 
 
-class RetrofitAttention(nn.Module):
-    """Fused projections, rotated in halves; OLMo norms all queries and all keys together before that."""
+class RetrofitAttention(HuginnAttention):
+    """Huginn's projections, rotated in halves; OLMo norms all queries and all keys together before that."""
 
     def __init__(self, config: RetrofitConfig) -> None:
-        super().__init__()
-        self.heads, self.kv_heads, self.head_dim = config.n_heads, config.num_key_value_heads or 0, config.head_dim or 0
-        self.Wqkv = nn.Linear(config.n_embd, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=False)
-        self.proj = nn.Linear(self.heads * self.head_dim, config.n_embd, bias=False)
+        super().__init__(config)
         self.normed = config.layers_like == "olmo"
         if self.normed:
             self.q_norm = RMSNorm(self.heads * self.head_dim, config.norm_eps)
@@ -59,7 +56,7 @@ class RetrofitLayer(LoopedLayer):
         super().__init__(config)
         self.norm_1, self.norm_2 = (RMSNorm(config.n_embd, config.norm_eps) for _ in range(2))
         self.attn = RetrofitAttention(config)
-        self.mlp = HuginnMLP(config)  # pyright: ignore[reportArgumentType]
+        self.mlp = HuginnMLP(config)
         self.norms_first = config.layers_like == "llama"
 
     def before(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
