@@ -156,6 +156,15 @@ def test_an_attention_kernel_is_not_fetched(tmp_path: Path, field: str) -> None:
         AutoModelForCausalLM.from_pretrained(tmp_path)
 
 
+def test_fields_named_as_parts_of_a_configuration_class(tmp_path: Path) -> None:
+    """They are kept as data: what is imported and refused is the class's."""
+    save_model(tmp_path, tiny_ouro())
+    configure(tmp_path, home="no.such.module", title=3, only={"vocab_size": [1]}, without=".*", loops_field="vocab_size")
+    loopcd.load(tmp_path)
+    configure(tmp_path, use_sliding_window=True)
+    refused(tmp_path, "use_sliding_window=True")
+
+
 @pytest.mark.parametrize("dtype", ["__class__", "nonsense"])
 def test_a_dtype_that_is_none(tmp_path: Path, dtype: str) -> None:
     save_model(tmp_path, tiny_ouro())

@@ -26,7 +26,6 @@ class LoopedConfig(PreTrainedConfig):
     loops_field: ClassVar[str] = "mean_recurrence"
     only: ClassVar[dict[str, tuple[Any, ...]]] = {}  # the values that these fields may have, where they are given
     without: ClassVar[str] = r"$^"  # fields of such names may only say that something is not there
-    default_theta: ClassVar[float] = 10_000.0
 
     num_key_value_heads: int | None = None
     tie_word_embeddings: bool = False
@@ -45,7 +44,7 @@ class LoopedConfig(PreTrainedConfig):
         if getattr(self, self.loops_field) < 1:
             raise ValueError(f"{self.loops_field}={getattr(self, self.loops_field)}: at least one loop")
         super().__post_init__(**kwargs)
-        import_module(f"loopcd.models.{self.home}")
+        import_module(f"loopcd.models.{type(self).home}")  # the class's: a config.json may have a field of that name
 
     def fit_heads(self, size: int | None = None, exact: bool = False) -> int:
         """The heads' size, a part of the width unless it is given; `exact` ones take up all of it."""
@@ -61,15 +60,13 @@ class LoopedConfig(PreTrainedConfig):
             raise ValueError(f"{width}={self.hidden_size} gives {heads}={count} heads of odd size {found}")
         return found
 
-    def theta(self) -> float:
-        """The base of the rotary positions, where `rope_parameters` has it."""
-        return float((self.rope_parameters or {}).get("rope_theta") or self.default_theta)
-
-    def with_public_rope(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Fields as the public code reads them: `rope_theta` and `rope_scaling`, which transformers 5 keeps as one."""
-        rope = dict(fields.pop("rope_parameters", None) or {})
-        fields["rope_theta"] = rope.pop("rope_theta", None)
-        fields["rope_scaling"] = rope if rope.get("rope_type", "default") != "default" else None
+    def to_dict(self) -> dict[str, Any]:
+        """With rotary positions as the public code has them: `rope_theta` and `rope_scaling`, for transformers 5 one field."""
+        fields = super().to_dict()
+        if "rope_parameters" in fields:
+            rope = dict(fields.pop("rope_parameters") or {})
+            fields["rope_theta"] = rope.pop("rope_theta", None)
+            fields["rope_scaling"] = rope if rope.get("rope_type", "default") != "default" else None
         return fields
 
     @property
@@ -168,7 +165,7 @@ class RetrofitConfig(RavenConfig):
         "layers_like": ("llama", "olmo"),
         "initial_state_mode": ("random", "skip-adapter", "embed-init"),
     }
-    default_theta = 500_000.0
+    default_theta: ClassVar[float] = 500_000.0
 
     n_embd: int = 2048
     n_heads: int = 32
@@ -205,12 +202,9 @@ class RetrofitConfig(RavenConfig):
         stale = [name for name in recognition.SPECIAL if config_dict.get(name) in recognition.HUGINN_TOKENS]
         return super().from_dict({**config_dict, **switches, **dict.fromkeys(stale)}, **kwargs)
 
-    def to_dict(self) -> dict[str, Any]:
-        return self.with_public_rope(super().to_dict())
-
     @property
     def rotary_base(self) -> float:
-        return self.theta()
+        return float((self.rope_parameters or {}).get("rope_theta") or self.default_theta)
 
     @property
     def initial_std(self) -> float:
@@ -227,6 +221,7 @@ class StackedConfig(LoopedConfig):
     """What Ouro and Nanbeige have in common: the names of Llama's fields."""
 
     only = {"hidden_act": ("silu",)}  # noqa: RUF012
+    default_theta: ClassVar[float] = 10_000.0
 
     vocab_size: int = 49152
     hidden_size: int = 2048
@@ -247,12 +242,9 @@ class StackedConfig(LoopedConfig):
         if rope_type != "default":
             raise ValueError(f"rope_scaling of type {rope_type!r}: {self.title} is supported with plain rotary positions only")
 
-    def to_dict(self) -> dict[str, Any]:
-        return self.with_public_rope(super().to_dict())
-
     @property
     def rope_base(self) -> float:
-        return self.theta()
+        return float((self.rope_parameters or {}).get("rope_theta") or self.default_theta)
 
 
 @strict
