@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -39,7 +40,7 @@ class CompletionRequest:
     ended: Callable[[int, Generation], None] | None = None  # may be told of a prompt's text, by its place, as soon as it ends
 
 
-class Engine:
+class Engine(ABC):
     """What generates; each engine is one of these."""
 
     model: LoopedModel  # its weights need not be in this process
@@ -51,27 +52,27 @@ class Engine:
         depends on which others it is with."""
         return 1
 
+    @abstractmethod
     def describe(self) -> dict[str, Any]:
         """What generates, for the manifest: all that may change a text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def machine(self) -> dict[str, Any]:
         """Where it runs; recorded, but a run may go on elsewhere."""
-        raise NotImplementedError
 
+    @abstractmethod
     def settings(self, method: Method) -> dict[str, Any]:
         """The method's settings as they are for this model, with the model's presets filled in."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lengths(self, prompts: Sequence[str]) -> list[int]:
         """Tokens of each prompt."""
-        raise NotImplementedError
 
-    def warm_up(self, prompts: Sequence[str]) -> None:
+    def warm_up(self, prompts: Sequence[str]) -> None:  # noqa: B027 (most engines have nothing to do)
         """Do once what only the first call takes time for, so that the first method is not timed with it."""
 
-    def complete(self, prompts: Sequence[str], method: Method, request: CompletionRequest) -> list[Generation]:
-        raise NotImplementedError
+    @abstractmethod
+    def complete(self, prompts: Sequence[str], method: Method, request: CompletionRequest) -> list[Generation]: ...
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ class LocalEngine(Engine):
     def ahead(self, method: Method) -> int:
         return AHEAD if by_ticks(method, self.model, self.batch_size) else 1
 
-    def warm_up(self, prompts: Sequence[str]) -> None:
+    def warm_up(self, prompts: Sequence[str]) -> None:  # noqa: B027 (most engines have nothing to do)
         with using_threads(self.threads):
             generate(self.model, self.tokenizer, list(prompts), Greedy(), max_new_tokens=2, num_loops=self.num_loops)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,7 +86,7 @@ class Ceiling:
         return f"Reference solutions pass {passed} of these {self.total} here{failed}."
 
 
-class Task:
+class Task(ABC):
     """A benchmark, ready to run. Made by the module that `tasks` has under its name: `make(name, options)`."""
 
     name: str
@@ -95,25 +96,25 @@ class Task:
     max_new_tokens: int
     items: Sequence[Item]  # the items to be run, after `limit`, in the benchmark's order
 
+    @abstractmethod
     def grade(self, items: Sequence[Item], texts: Sequence[str]) -> list[Grades]:
         """Right or wrong, by metric, for each item's text, as far as the first stop text. Called once for all items of a
         method; must be repeatable."""
-        raise NotImplementedError
 
     def ceiling(self) -> Ceiling | None:
         """Of these items, found by the same road as the grades; None where every reference answer is right."""
         return None
 
+    @abstractmethod
     def question(self, prompt: str) -> str:
         """The question within a prompt, without worked examples and template: what SelfEval asks the model about."""
-        raise NotImplementedError
 
+    @abstractmethod
     def describe(self) -> dict[str, Any]:
         """For the manifest, JSON values only: data source and sha256, shots, template, what grades the answers.
 
         What stands under "machine" is recorded with where it runs, and may change when a run goes on.
         """
-        raise NotImplementedError
 
 
 # -- a tokenizer's chat template, handed to the tasks whose prompts are made with it
