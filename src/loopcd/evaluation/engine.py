@@ -143,7 +143,7 @@ class LocalEngine(Engine):
     def ahead(self, method: Method) -> int:
         return AHEAD if by_ticks(method, self.model, self.batch_size) else 1
 
-    def warm_up(self, prompts: Sequence[str]) -> None:  # noqa: B027 (most engines have nothing to do)
+    def warm_up(self, prompts: Sequence[str]) -> None:
         with using_threads(self.threads):
             generate(self.model, self.tokenizer, list(prompts), Greedy(), max_new_tokens=2, num_loops=self.num_loops)
 
