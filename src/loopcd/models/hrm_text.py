@@ -119,11 +119,6 @@ class LoopedHrmText(LoopedModel, HrmTextForCausalLM):
 
     # -- generation through transformers ------------------------------------------------------------------------------
 
-    def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, token_type_ids: Any = None, **kwargs: Any) -> Any:
-        # named here, since generate refuses what stands neither in this signature nor in that of `forward`
-        told = {"token_type_ids": token_type_ids, **kwargs}
-        return super().prepare_inputs_for_generation(input_ids, *args, **told)  # pyright: ignore[reportAttributeAccessIssue]
-
     def generate(self, inputs: Tensor | None = None, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """As for every looped model; what is given to go on from is a prompt, unless `token_type_ids` say otherwise."""
         given = kwargs.get("input_ids") if inputs is None else inputs

@@ -352,12 +352,13 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
         num_loops: int | None = None,
         init_seed: int | Sequence[int] | None = None,
         output_hidden_states: bool | None = None,
+        token_type_ids: Tensor | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """begin, advance × `num_loops`, readout, head. `hidden_states` are the latents after 0, 1, … loops."""
         if kwargs.pop("output_attentions", None):
             raise ValueError("output_attentions=True: attention weights are not kept; the latents are, by output_hidden_states")
-        told = self.prompt_options(input_ids, kwargs.pop("token_type_ids", None), given_only=True)
+        told = self.prompt_options(input_ids, token_type_ids, given_only=True)
         num_loops = heard_loops(num_loops, kwargs)
         if past_key_values is None and use_cache and not self.training:  # only where it is asked for: it is large
             past_key_values = self.new_cache()
