@@ -1,15 +1,15 @@
 """What an engine serves, and what a request may ask of it. Free of vLLM, so that it can be read and tested alone."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from loopcd.decoding import LoopGuidance, checks
 from loopcd.models.presets import preset_for
 
 SECTION = "loopcd"  # of vLLM's additional_config
-PREFIX = "loopcd_"  # of a request's keys
 SWITCH = "loopcd"
+PREFIX = "loopcd_"  # of a request's keys
 FIELDS = ("amateur_loop", "strength", "plausibility")
 GUIDANCE = "loopguidance"
 GUIDANCE_FIELDS = ("early_loop", "weight", "adaptive")
@@ -44,9 +44,8 @@ class Guidance:
 class Served:
     """A looped model as an engine was started with it."""
 
-    model_type: str
     num_loops: int
-    amateur_loops: tuple[int, ...]  # whose readouts every pass computes
+    amateur_loops: tuple[int, ...]  # whose readouts a pass may compute
     preset: Contrast
     default: Contrast | None = None  # for requests that say nothing; None: the model's own distribution
 
@@ -57,40 +56,31 @@ class Served:
         if guided and contrasted:
             raise ValueError(f"{GUIDANCE} and {SWITCH}: a request has one of them")
         if guided:
-            return self.checked_guidance(Guidance(**guidance))
+            return Guidance(**self.checked(Guidance(**guidance), f"{GUIDANCE}_"))
         if contrasted is None:
             return self.default
-        return self.checked(replace(self.default or self.preset, **setting), PREFIX) if contrasted else None
+        return Contrast(**self.checked(replace(self.default or self.preset, **setting), PREFIX)) if contrasted else None
 
-    def checked(self, setting: Contrast, prefix: str = "") -> Contrast:
-        """The setting, refused where it is out of range or this engine cannot serve it."""
+    def checked(self, setting: Contrast | Guidance, prefix: str) -> dict[str, Any]:
+        """The setting's fields, refused where one is out of range or this engine cannot serve it; `prefix` is of their names."""
+        return {field: self._checked(field, prefix + field, value) for field, value in asdict(setting).items()}
+
+    def _checked(self, field: str, name: str, value: Any) -> int | float | bool:
+        if field == "adaptive":
+            return _switched(name, value)
+        if field in ("amateur_loop", "early_loop"):
+            checks.whole(name, value)
+            if value not in self.amateur_loops:
+                started = f"started for amateur loops {', '.join(map(str, self.amateur_loops)) or 'none'}"
+                raise ValueError(f"{name}={value!r}: this engine was {started} of a model with {self.num_loops} loops")
+            return value
         try:
-            checks.whole(f"{prefix}amateur_loop", setting.amateur_loop)
-            checks.number(f"{prefix}strength", setting.strength, 0)
-            checks.share(f"{prefix}plausibility", setting.plausibility)
+            checks.share(name, value) if field == "plausibility" else checks.number(name, value, 0)
         except OverflowError as error:
-            raise ValueError(f"{prefix}strength and {prefix}plausibility are numbers that fit a float: {error}") from error
-        _check_size(f"{prefix}strength", setting.strength)
-        self._check_loop(f"{prefix}amateur_loop", setting.amateur_loop)
-        return Contrast(setting.amateur_loop, float(setting.strength), float(setting.plausibility))
-
-    def checked_guidance(self, guidance: Guidance) -> Guidance:
-        """Likewise."""
-        checks.whole(f"{GUIDANCE}_early_loop", guidance.early_loop)
-        try:
-            checks.number(f"{GUIDANCE}_weight", guidance.weight, 0)
-        except OverflowError as error:
-            raise ValueError(f"{GUIDANCE}_weight is a number that fits a float: {error}") from error
-        _check_size(f"{GUIDANCE}_weight", guidance.weight)
-        self._check_loop(f"{GUIDANCE}_early_loop", guidance.early_loop)
-        return Guidance(guidance.early_loop, float(guidance.weight), _switched(f"{GUIDANCE}_adaptive", guidance.adaptive))
-
-    def _check_loop(self, name: str, loop: int) -> None:
-        if loop not in self.amateur_loops:
-            served = ", ".join(map(str, self.amateur_loops)) or "none"
-            raise ValueError(
-                f"{name}={loop!r}: this engine was started for amateur loops {served} of a model with {self.num_loops} loops"
-            )
+            raise ValueError(f"{name} is a number that fits a float: {error}") from error
+        if value > STRONGEST:
+            raise ValueError(f"{name}={value!r}: at most {STRONGEST:g}")
+        return float(value)
 
 
 def _fields(
@@ -110,11 +100,6 @@ def _fields(
     return on, {key.removeprefix(f"{switch}_"): value for key, value in given.items()}
 
 
-def _check_size(name: str, value: float) -> None:
-    if value > STRONGEST:
-        raise ValueError(f"{name}={value!r}: at most {STRONGEST:g}")
-
-
 def _switched(name: str, value: Any) -> bool:
     if value not in (0, 1):  # True and False are among them; over HTTP they may arrive as numbers
         raise ValueError(f"{name}={value!r}: true or false")
@@ -131,28 +116,22 @@ def read_served(config: Any, additional: Any) -> Served:
     loops = getattr(config, LOOPS[config.model_type])
     chosen = preset_for(config.model_type, loops)
     section = (additional if isinstance(additional, Mapping) else {}).get(SECTION, {})
-    _check_section(section)
-    if section.get("amateur_loops") is not None:
-        amateurs = _amateur_loops(section["amateur_loops"], loops)
+    if not isinstance(section, Mapping) or set(section) - {"amateur_loops", "default"}:
+        raise ValueError(f"additional_config {SECTION}={section!r}: an object with amateur_loops and default")
+    listed, default = section.get("amateur_loops"), section.get("default")
+    if listed is not None:
+        amateurs = _amateur_loops(listed, loops)
     elif config.model_type == "huginn_raven":
         amateurs = (chosen.amateur_loop,) if loops > 1 else ()
     else:
         amateurs = tuple(range(1, loops))
     own = chosen.amateur_loop if chosen.amateur_loop in amateurs or not amateurs else amateurs[0]
-    served = Served(config.model_type, loops, amateurs, Contrast(own, chosen.strength))
-    default = section.get("default")
+    served = Served(loops, amateurs, Contrast(own, chosen.strength))
     if default is None:
         return served
-    return replace(served, default=served.checked(replace(served.preset, **default), f"{SECTION}.default."))
-
-
-def _check_section(section: Any) -> None:
-    known = ("amateur_loops", "default")
-    if not isinstance(section, Mapping) or set(section) - set(known):
-        raise ValueError(f"additional_config {SECTION}={section!r}: an object with {' and '.join(known)}")
-    default = section.get("default")
-    if default is not None and (not isinstance(default, Mapping) or set(default) - set(FIELDS)):
+    if not isinstance(default, Mapping) or set(default) - set(FIELDS):
         raise ValueError(f"additional_config {SECTION}.default={default!r}: an object with some of {', '.join(FIELDS)}")
+    return replace(served, default=Contrast(**served.checked(replace(served.preset, **default), f"{SECTION}.default.")))
 
 
 def _amateur_loops(value: Any, loops: int) -> tuple[int, ...]:
