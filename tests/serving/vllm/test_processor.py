@@ -21,7 +21,7 @@ from vllm.v1.worker.gpu.sample.logits_processor.loader import (
 )
 
 from loopcd.decoding import rules
-from loopcd.serving.vllm.layers import model_of
+from loopcd.serving.vllm.model import model_of
 from loopcd.serving.vllm.processor import LoopCDProcessor
 
 GREEDY = SamplingParams()
@@ -41,7 +41,6 @@ def config(subject: Callable[[str], Any]) -> Iterator[Any]:
 def logits(config: Any) -> Tensor:
     """Of five rows; the model keeps what its amateurs read out there."""
     model = model_of(config)
-    assert model is not None
     model.expect(model.served.amateur_loops, [], some_rows=False)
     width = model.config.hidden_size * (1 + len(model.served.amateur_loops))
     hidden = torch.randn(5, width, generator=torch.Generator().manual_seed(0))
@@ -51,7 +50,6 @@ def logits(config: Any) -> Tensor:
 def wanted(config: Any, logits: Tensor, params: list[SamplingParams]) -> Tensor:
     """Row by row, straight from the formula."""
     model, rows = model_of(config), []
-    assert model is not None
     for row, each in enumerate(params):
         if id(each) not in SETTINGS:
             rows.append(logits[row])

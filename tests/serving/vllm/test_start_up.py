@@ -17,7 +17,7 @@ from loopcd.models import HuginnConfig, NanbeigeConfig, OuroConfig
 from loopcd.models.recognition import HUGINN_TOKENS
 from loopcd.serving.vllm import ARCHITECTURES, register
 from loopcd.serving.vllm.processor import LoopCDProcessor
-from loopcd.serving.vllm.start_up import _check_speculation, check_ray, latest
+from loopcd.serving.vllm.start_up import LoopedStartUp, _check_speculation, check_ray
 from tools import GOLDEN, MAKERS, configure, rewrite, save_model, tiny_huginn, tiny_nanbeige
 
 PROCESSOR = "loopcd.serving.vllm.processor:LoopCDProcessor"
@@ -54,7 +54,7 @@ def test_what_would_go_wrong_in_silence_is_refused(arguments: dict[str, Any], sa
 
 def test_speculation_without_amateur_loops_is_vllms_own_affair(folder: Path) -> None:
     configured(folder, speculative_config=NGRAM, additional_config={"loopcd": {"amateur_loops": []}})
-    served = latest()
+    served = LoopedStartUp.latest
     assert served is not None and served.read_request(None) is None
     with pytest.raises(ValueError, match="amateur loops none"):
         served.read_request({"loopcd": True})
@@ -98,7 +98,7 @@ def test_another_version_of_vllm_is_refused(folder: Path, monkeypatch: pytest.Mo
 
 def test_the_front_end_learns_what_is_served(folder: Path) -> None:
     configured(folder, additional_config={"loopcd": {"amateur_loops": [3], "default": {"strength": 0.5}}})
-    served = latest()
+    served = LoopedStartUp.latest
     assert served is not None and served.amateur_loops == (3,) and served.num_loops == 4
     assert served.default is not None and served.default.strength == 0.5
 

@@ -9,8 +9,8 @@ ARCHITECTURES = {
     "HuginnForCausalLM": "recurrent:RavenForCausalLM",
     "RetrofitForCausalLM": "recurrent:RavenForCausalLM",
     "RavenForCausalLM": "recurrent:RavenForCausalLM",  # as public checkpoints of both call it
-    "OuroForCausalLM": "stacked:OuroForCausalLM",
-    "NanbeigeForCausalLM": "stacked:NanbeigeForCausalLM",
+    "OuroForCausalLM": "stacked:StackedForCausalLM",
+    "NanbeigeForCausalLM": "stacked:StackedForCausalLM",
 }
 
 

@@ -1,40 +1,59 @@
-"""What all families' vLLM models share: rotary tables, paged attention visited once a loop, and the model's two ends."""
+"""The layers of all families in vLLM. They differ in where their norms stand and in what they do to queries and keys; under
+which names checkpoints have the weights, `LoopedForCausalLM` knows."""
 
 # pyright: reportMissingImports=false
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Sequence
 from typing import Any
-from weakref import WeakValueDictionary
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from vllm.config import CUDAGraphMode
-from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
-from vllm.model_executor.layers.attention import Attention
+from vllm.distributed import (
+    get_tensor_model_parallel_rank,
+    get_tensor_model_parallel_world_size,
+    tensor_model_parallel_all_reduce,
+)
+from vllm.model_executor.layers.activation import SiluAndMul
 from vllm.model_executor.layers.layernorm import RMSNorm
-from vllm.model_executor.layers.logits_processor import LogitsProcessor
-from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, UnquantizedEmbeddingMethod
-from vllm.model_executor.models.utils import AutoWeightsLoader, WeightsMapper, maybe_prefix
-from vllm.platforms import current_platform
-from vllm.sequence import IntermediateTensors
+from vllm.model_executor.layers.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
 
-from loopcd.models.layers import RotaryTable
-from loopcd.serving.vllm.contrast import Array
-from loopcd.serving.vllm.served import Served, read_served
-from loopcd.serving.vllm.start_up import check_version
+from loopcd.models.configs import RetrofitConfig
+from loopcd.models.layers import Llama3Scaling, RotaryTable, rotate_halves, rotate_neighbours
+from loopcd.serving.vllm.visits import Visits
 
 Rotary = tuple[Tensor, Tensor]  # cos and signed sin, each [tokens, 1, head_dim]
+
+# By whose layers they are, the norms around the attention and those around the MLP: before it, after it and inside the residual
+# sum, and after the sum
+NORMS = {
+    "huginn_raven": (("norm_1", None, "norm_2"), ("norm_3", None, "norm_4")),
+    "llama": (("norm_1", None, None), ("norm_2", None, None)),
+    "olmo": ((None, "norm_1", None), (None, "norm_2", None)),
+    "ouro": (
+        ("input_layernorm", "input_layernorm_2", None),
+        ("post_attention_layernorm", "post_attention_layernorm_2", None),
+    ),
+    "nanbeige": (("input_layernorm", None, None), ("post_attention_layernorm", None, None)),
+}
+
+
+def layers_like(config: Any) -> str:
+    """Whose layers a model has, a key of `NORMS`: a retrofit's are its base model's, as its weights told at the start."""
+    return config.layers_like if isinstance(config, RetrofitConfig) else config.model_type
 
 
 class Positions(nn.Module):
     """The rotary table of all positions that the engine may reach, as the transformers side computes it."""
 
-    def __init__(self, table: RotaryTable, length: int, dtype: torch.dtype) -> None:
+    def __init__(self, config: Any, model_config: Any) -> None:
         super().__init__()
+        kind, size, length = layers_like(config), config.head_dim, model_config.max_model_len
+        if isinstance(config, RetrofitConfig):
+            table = RotaryTable(config.rotary_base, size, "halves", Llama3Scaling.read(config.rope_parameters))
+        else:
+            table = RotaryTable(config.rope_base, size, "neighbours" if kind == "huginn_raven" else "halves")
+        # Huginn and OLMo rotate in float32, the others in the working dtype
+        dtype = torch.float32 if kind in ("huginn_raven", "olmo") else model_config.dtype
         cos, sin = table(torch.arange(length)[None], length, dtype)  # [1, length, 1, head_dim]
         self.register_buffer("cos", cos[0], persistent=False)
         self.register_buffer("sin", sin[0], persistent=False)
@@ -43,41 +62,11 @@ class Positions(nn.Module):
         return self.cos[positions], self.sin[positions]  # pyright: ignore[reportIndexIssue]
 
 
-class Heads:
-    """This rank's share of the attention heads."""
-
-    def __init__(self, heads: int, kv_heads: int, head_dim: int) -> None:
-        ranks = get_tensor_model_parallel_world_size()
-        if heads % ranks or (kv_heads % ranks and ranks % kv_heads):
-            raise ValueError(f"tensor_parallel_size={ranks} does not divide {heads} heads and {kv_heads} key/value heads")
-        self.all, self.all_kv = heads, kv_heads
-        self.own, self.own_kv, self.size = heads // ranks, max(1, kv_heads // ranks), head_dim
-
-    @property
-    def widths(self) -> list[int]:
-        return [self.own * self.size, self.own_kv * self.size, self.own_kv * self.size]
-
-    @property
-    def rows(self) -> tuple[slice, slice]:
-        """Which heads are this rank's, of queries and of keys; where ranks outnumber key/value heads, several share one."""
-        rank, ranks = get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size()
-        first_kv = rank * self.all_kv // ranks
-        return slice(rank * self.own, (rank + 1) * self.own), slice(first_kv, first_kv + self.own_kv)
-
-
-@torch.library.custom_op("loopcd::after", mutates_args=())
-def after(x: Tensor, done: Tensor) -> Tensor:
-    """`x`, to be computed after `done`: a compiler sees only by such a dependency that entries of a slot are written over."""
-    return x.clone()
-
-
-@after.register_fake
-def _(x: Tensor, done: Tensor) -> Tensor:
-    return torch.empty_like(x)
-
-
 class Norm(RMSNorm):
     """vLLM's, without its way to the kernel, which on a CPU takes several times as long as the norm of a step's few rows."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config.hidden_size, config.norm_eps if config.model_type == "huginn_raven" else config.rms_norm_eps)
 
     def forward(self, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         if x.dtype != torch.float32 or not x.is_cpu or torch.compiler.is_compiling():
@@ -87,242 +76,109 @@ class Norm(RMSNorm):
         return made
 
 
-class Visits(nn.ModuleList):
-    """Paged attention for one layer's weights, with a key/value slot of its own for each time that the layer is visited.
+class PagedAttention(nn.Module):
+    """Fused projections. Huginn adds a bias to queries and keys, OLMo norms them, before positions enter."""
 
-    vLLM knows a slot by the number in its name, and each number may occur once in the model.
-    """
-
-    def __init__(self, heads: Heads, slots: Sequence[int], vllm_config: Any, prefix: str) -> None:
-        self.size, self.padding = heads.size, _kernel_size(heads.size) - heads.size
-        self.few: FewRows | None = None  # where set, the pass that ended is visited again, by these rows alone
-        self.entries: tuple[Tensor, Tensor] | None = None  # keys and values of that pass, where they are kept
-        self.keeps = False
-        super().__init__(
-            Attention(
-                heads.own,
-                heads.size + self.padding,
-                heads.size**-0.5,
-                num_kv_heads=heads.own_kv,
-                cache_config=vllm_config.cache_config,
-                quant_config=vllm_config.quant_config,
-                prefix=maybe_prefix(prefix.partition(".")[0], f"slots.{slot}.attn"),
-            )
-            for slot in slots
-        )
-
-    def forward(self, visit: int, query: Tensor, key: Tensor, value: Tensor, readers: int = 1) -> Tensor:
-        """[tokens, heads × size]. Of several readers, each with all of the step's tokens, the last leaves its entries."""
-        if readers == 1:
-            return self._attend(visit, query, key, value)
-        parts = [each.chunk(readers) for each in (query, key, value)]
-        made = [self._attend(visit, *(part[0] for part in parts))]
-        for reader in range(1, readers):
-            query, key, value = (part[reader] for part in parts)
-            key = after(key, made[-1]) if torch.compiler.is_compiling() else key
-            made.append(self._attend(visit, query, key, value))
-        return torch.cat(made)
-
-    def _attend(self, visit: int, *parts: Tensor) -> Tensor:
-        if not self.padding:
-            return self._visit(visit, *parts)
-        wide = (F.pad(part.unflatten(-1, (-1, self.size)), (0, self.padding)).flatten(1) for part in parts)
-        made = self._visit(visit, *wide).unflatten(-1, (-1, self.size + self.padding))
-        return made[..., : self.size].flatten(1)
-
-    def _visit(self, visit: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        if self.few is not None and self.entries is not None:
-            return self.few.attend(self[visit], query, (key, value), self.entries)
-        if self.keeps:
-            self.entries = key, value
-        return self[visit](query, key, value)
-
-
-class FewRows:
-    """Some rows of a pass that has ended, each with one token, on a CPU: they attend once more, with other entries for it."""
-
-    def __init__(self, rows: Tensor, metadata: Any, slot: Any) -> None:
-        """`slot` is one of the slots that they will visit, `metadata` that of the pass."""
-        from vllm import _custom_ops as operators
-        from vllm import envs
-
-        self.rows, lengths, starts = rows, metadata.seq_lens[rows], torch.arange(len(rows) + 1, dtype=torch.int32)
-        kernel = slot.impl
-        scheduled = operators.cpu_attn_get_scheduler_metadata(
-            len(rows),
-            kernel.num_heads,
-            kernel.num_kv_heads,
-            kernel.head_size,
-            lengths,
-            slot.dtype,
-            starts,
-            metadata.causal,
-            kernel.sliding_window,
-            slot.isa,
-            envs.VLLM_CPU_ATTN_SPLIT_KV,
-            kv_cache_dtype=kernel.kv_cache_dtype,
-        )
-        self.metadata = replace(
-            metadata,
-            num_actual_tokens=len(rows),
-            query_start_loc=starts,
-            seq_lens=lengths,
-            block_table=metadata.block_table[rows],
-            slot_mapping=metadata.slot_mapping[rows],
-            scheduler_metadata=scheduled,
-        )
-
-    def attend(self, slot: Any, query: Tensor, other: tuple[Tensor, Tensor], own: tuple[Tensor, Tensor]) -> Tensor:
-        """[rows, heads × size], by the `other` keys and values; the pass's `own` [tokens, …] are put back after it."""
-        kernel, cache, places = slot.impl, slot.kv_cache, self.metadata.slot_mapping
-        query, *other_entries = (each.unflatten(1, (-1, kernel.head_size)) for each in (query, *other))
-        own_entries = (each[self.rows].unflatten(1, (-1, kernel.head_size)) for each in own)
-        kernel.do_kv_cache_update(slot, *other_entries, cache, places)
-        made = torch.empty_like(query)
-        kernel.forward(slot, query, *other_entries, cache, self.metadata, made)
-        kernel.do_kv_cache_update(slot, *own_entries, cache, places)
-        return made.flatten(1)
-
-
-def _kernel_size(size: int) -> int:
-    """The smallest size of a head that the CPU's kernels have, and that holds one of `size`; GPUs' have all that occur."""
-    if not current_platform.is_cpu():
-        return size
-    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
-
-    return min((each for each in CPUAttentionBackend.get_supported_head_sizes() if each >= size), default=size)
-
-
-# the looped models of this process, found again by the processor that vLLM makes apart from them
-_models: WeakValueDictionary[int, "LoopedForCausalLM"] = WeakValueDictionary()
-
-
-def model_of(vllm_config: Any) -> "LoopedForCausalLM | None":
-    """The model that was made from this configuration in this process."""
-    return _models.get(id(vllm_config.compilation_config))
-
-
-class LoopedForCausalLM(nn.Module):
-    """A looped model with its head. `forward` gives the readouts [tokens, (1 + carried) × width], the expert's first."""
-
-    ignored: tuple[str, ...] = ()  # weights of the checkpoint that are not needed here
-    stacked: dict[str, tuple[str, Any]] = {}  # noqa: RUF012 (weights that are one matrix here)
-    embedding = ""  # the embeddings' name in the checkpoint
-
-    def __init__(self, vllm_config: Any) -> None:
-        check_version()
+    def __init__(self, config: Any, vllm_config: Any, slots: Sequence[int], prefix: str) -> None:
         super().__init__()
-        self.config = vllm_config.model_config.hf_config
-        self.served: Served = read_served(self.config, vllm_config.additional_config)
-        self.eager = is_eager(vllm_config)
-        self.resumed: Sequence[int] = ()
-        self.some_rows = False
-        self.readouts: Tensor | None = None  # [rows, carried, width] of the rows whose logits were asked for last
-        _models[id(vllm_config.compilation_config)] = self
-
-    @property
-    def stack(self) -> Any:
-        """What comes before the head."""
-        return self.get_submodule(self.embedding.partition(".")[0])
-
-    @property
-    def carried(self) -> tuple[int, ...]:
-        """The amateur loops that a pass reads out."""
-        return self.stack.carried
-
-    def expect(self, loops: Collection[int], resumed: Sequence[int], some_rows: bool) -> None:
-        """What the coming passes have: the amateur loops that rows ask for (no others are read out, unless a graph was
-        fixed), rows of requests that were preempted, whose text so far is read again, and whether only some rows' amateurs
-        will be asked for."""
-        self.resumed = resumed
-        if self.eager:
-            self.some_rows = some_rows
-            self.stack.carried = tuple(loop for loop in self.served.amateur_loops if loop in loops)
-
-    def add_head(self, embedding: nn.Module, vllm_config: Any, prefix: str) -> None:
-        """To be called last: of weights that are tied, vLLM loads those that were made first."""
-        self.lm_head = ParallelLMHead(
-            self.config.vocab_size,
-            self.config.hidden_size,
-            quant_config=vllm_config.quant_config,
-            prefix=maybe_prefix(prefix, "lm_head"),
+        kind, quant, width, self.size = layers_like(config), vllm_config.quant_config, config.hidden_size, config.head_dim
+        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.qkv_proj = qkv = QKVParallelLinear(
+            width, self.size, heads, kv_heads, bias=False, quant_config=quant, prefix=f"{prefix}.qkv_proj"
         )
-        if self.config.tie_word_embeddings:
-            self.lm_head = self.lm_head.tie_weights(embedding)
-        self.logits_processor = LogitsProcessor(self.config.vocab_size)
+        self.o_proj = RowParallelLinear(heads * self.size, width, bias=False, quant_config=quant, prefix=f"{prefix}.o_proj")
+        self.own, self.own_kv = qkv.num_heads, qkv.num_kv_heads  # this rank's
+        self.visits = Visits(self.own, self.own_kv, self.size, slots, vllm_config, prefix)
+        self.rotate = rotate_neighbours if kind == "huginn_raven" else rotate_halves
+        # where ranks outnumber key/value heads, several share one
+        rank = get_tensor_model_parallel_rank()
+        first, first_kv = rank * self.own, rank // qkv.num_kv_head_replicas * self.own_kv
+        rows, kv_rows = range(first, first + self.own), range(first_kv, first_kv + self.own_kv)
+        self.qk_bias = self.qk_norms = None
+        if kind == "huginn_raven":  # [2, 1, heads, head_dim], of which the first heads + kv_heads rows are used
+            self.qk_bias = _own_rows([*rows, *(heads + row for row in kv_rows)], self.size)
+        if kind == "olmo":
+            self.qk_norms, self.eps = (
+                nn.ParameterList([_own_rows(rows, self.size), _own_rows(kv_rows, self.size)]),
+                config.norm_eps,
+            )
 
-    def embed_input_ids(self, input_ids: Tensor) -> Tensor:
-        return self.get_submodule(self.embedding.removesuffix(".weight"))(input_ids)
+    def forward(self, x: Tensor, rotary: Rotary, visit: int, readers: int, kept: Tensor | None) -> Tensor:
+        """Of all rows of `x`, or where only some are asked for afterwards, of those in `kept`."""
+        queries, keys = self.own * self.size, self.own_kv * self.size
+        qk, value = self.qkv_proj(x)[0].split([queries + keys, keys], dim=-1)
+        qk = qk.unflatten(-1, (-1, self.size))  # [tokens, heads, head_dim]
+        if self.qk_bias is not None:
+            qk = qk + self.qk_bias
+        elif self.qk_norms is not None:
+            qk = self._normed(qk, self.qk_norms)
+        qk = self.rotate(qk.to(rotary[0].dtype), *rotary).to(value.dtype).flatten(1)
+        query, key = qk.split([queries, keys], dim=-1)
+        attended = self.visits(visit, query, key, value, readers)
+        return self.o_proj(attended if kept is None else attended[kept])[0]
 
-    def forward(
-        self,
-        input_ids: Tensor | None,
-        positions: Tensor,
-        intermediate_tensors: IntermediateTensors | None = None,
-        inputs_embeds: Tensor | None = None,
-    ) -> Tensor:
-        return self.stack(input_ids, positions, intermediate_tensors, inputs_embeds)
-
-    def compute_logits(self, hidden_states: Tensor) -> Tensor | None:
-        """The expert's logits. What the amateurs read out in the same rows is kept for the processor, which comes next."""
-        width = self.config.hidden_size
-        if hidden_states.shape[1] == width:
-            self.readouts = None
-            return self.logits_processor(self.lm_head, hidden_states)
-        self.readouts = hidden_states[:, width:].unflatten(1, (-1, width))
-        return self.logits_processor(self.lm_head, hidden_states[:, :width].contiguous())
-
-    def amateur_logits(self, rows: Tensor, places: Tensor) -> Tensor:
-        """[n, vocab]: in row rows[i], the model stopped at the loop carried[places[i]].
-
-        Every tensor-parallel rank calls this and `token_logits` with the same rows.
-        """
-        return self.logits_processor(self.lm_head, self._read_out(rows, places))
-
-    def token_logits(self, rows: Sequence[int], places: Sequence[int], owners: Sequence[int], tokens: Sequence[int]) -> Array:
-        """[n]: of the token tokens[i], in row rows[owners[i]] and at its place; on a CPU."""
-        read, head = self._read_out(torch.tensor(rows), torch.tensor(places)), self._whole_head
-        if head is None:  # this rank has a part of it, or it is quantised
-            return self.logits_processor(self.lm_head, read).float().numpy()[owners, tokens]
-        if read.dtype == torch.float32:
-            return np.einsum("nw,nw->n", read.numpy()[owners], head.numpy()[tokens])
-        return (read[owners].float() * head[tokens]).sum(dim=1).numpy()
-
-    def _read_out(self, rows: Tensor, places: Tensor) -> Tensor:
-        """[n, width]"""
-        return self.stack.read_out_late(rows, places) if self.readouts is None else self.readouts[rows, places]
-
-    @cached_property
-    def _whole_head(self) -> Tensor | None:
-        whole = get_tensor_model_parallel_world_size() == 1
-        return self.lm_head.weight.detach() if whole and type(self.lm_head.quant_method) is UnquantizedEmbeddingMethod else None
-
-    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
-        mapper = WeightsMapper(orig_to_new_prefix=dict.fromkeys(self.ignored), orig_to_new_stacked=self.stacked)
-        if self.config.tie_word_embeddings:
-            weights = _one_of_both(weights, self.embedding)
-        return AutoWeightsLoader(self).load_weights(weights, mapper=mapper)
+    def _normed(self, qk: Tensor, weights: nn.ParameterList) -> Tensor:
+        """OLMo's norms go over all queries together and over all keys, also those on other ranks."""
+        parts = qk.split([self.own, self.own_kv], dim=1)
+        squares = torch.stack([each.flatten(1).float().square().mean(dim=-1) for each in parts])  # [2, tokens]
+        if (ranks := get_tensor_model_parallel_world_size()) > 1:  # the mean of the ranks' own means
+            squares = tensor_model_parallel_all_reduce(squares) / ranks
+        scales = torch.rsqrt(squares + self.eps)[..., None, None]
+        return torch.cat(
+            [(each.float() * scale).to(qk.dtype) * weight for each, scale, weight in zip(parts, scales, weights, strict=True)],
+            dim=1,
+        )
 
 
-def _one_of_both(weights: Iterable[tuple[str, Tensor]], embedding: str) -> Iterator[tuple[str, Tensor]]:
-    """The embeddings of a tied model, under whichever of its two names the checkpoint has them."""
-    head, seen = None, False
-    for name, weight in weights:
-        if name == "lm_head.weight":
-            head = weight
-            continue
-        seen = seen or name == embedding
-        yield name, weight
-    if head is not None and not seen:
-        yield embedding, head
+def _own_rows(rows: Sequence[int], size: int) -> nn.Parameter:
+    """[rows, size]: of a weight that has a row for each head, this rank's."""
+    made = nn.Parameter(torch.zeros(len(rows), size))
+
+    def load(parameter: nn.Parameter, stored: Tensor) -> None:
+        parameter.data.copy_(stored.view(-1, size)[list(rows)])
+
+    made.weight_loader = load  # pyright: ignore[reportAttributeAccessIssue]
+    return made
 
 
-def is_eager(vllm_config: Any) -> bool:
-    """Whether every pass runs the model's Python code, so that passes may differ."""
-    compilation = vllm_config.compilation_config
-    return not compilation.mode and compilation.cudagraph_mode == CUDAGraphMode.NONE
+class GatedMLP(nn.Module):
+    def __init__(self, config: Any, vllm_config: Any, prefix: str) -> None:
+        super().__init__()
+        width, inner, quant = config.hidden_size, config.intermediate_size, vllm_config.quant_config
+        self.gate_up_proj = MergedColumnParallelLinear(
+            width, [inner] * 2, bias=False, quant_config=quant, prefix=f"{prefix}.gate_up_proj"
+        )
+        self.down_proj = RowParallelLinear(inner, width, bias=False, quant_config=quant, prefix=f"{prefix}.down_proj")
+        self.act = SiluAndMul()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(self.act(self.gate_up_proj(x)[0]))[0]
 
 
-def joined(expert: Tensor, amateurs: Sequence[Tensor]) -> Tensor:
-    """[tokens, (1 + amateurs) × width]"""
-    return torch.cat([expert, *amateurs], dim=-1) if amateurs else expert
+class Layer(nn.Module):
+    """Attention and MLP, each with its norms."""
+
+    def __init__(self, config: Any, vllm_config: Any, slots: Sequence[int], prefix: str) -> None:
+        super().__init__()
+        self.attn = PagedAttention(config, vllm_config, slots, f"{prefix}.attn")
+        self.mlp = GatedMLP(config, vllm_config, f"{prefix}.mlp")
+        self.around_attention, self.around_mlp = (
+            [None if name is None else self._norm(name, config) for name in names] for names in NORMS[layers_like(config)]
+        )
+
+    def _norm(self, name: str, config: Any) -> Norm:
+        made = Norm(config)
+        self.add_module(name, made)
+        return made
+
+    def forward(self, x: Tensor, rotary: Rotary, visit: int = 0, readers: int = 1, kept: Tensor | None = None) -> Tensor:
+        before, inside, outside = self.around_attention
+        attended = self.attn(x if before is None else before(x), rotary, visit, readers, kept)
+        x = _added(x if kept is None else x[kept], attended, inside, outside)
+        before, inside, outside = self.around_mlp
+        return _added(x, self.mlp(x if before is None else before(x)), inside, outside)
+
+
+def _added(x: Tensor, made: Tensor, inside: Norm | None, outside: Norm | None) -> Tensor:
+    x = x + (made if inside is None else inside(made))
+    return x if outside is None else outside(x)

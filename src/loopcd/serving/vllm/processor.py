@@ -18,9 +18,9 @@ from vllm.v1.sample.logits_processor.interface import LogitsProcessor as RowProc
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as SlotProcessor
 
 from loopcd.serving.vllm.contrast import Asked, Contrasts, DeviceContrasts, Guided, densely, guide, lazily
-from loopcd.serving.vllm.layers import LoopedForCausalLM, model_of
+from loopcd.serving.vllm.model import LoopedForCausalLM, model_of
 from loopcd.serving.vllm.served import GUIDANCE, LOOPS, SWITCH, Contrast, read_served
-from loopcd.serving.vllm.start_up import latest
+from loopcd.serving.vllm.start_up import LoopedStartUp
 
 StepPlan = tuple[Contrasts | DeviceContrasts | None, Guided | None]
 GREEDY = 1e-5  # temperatures below it are vLLM's argmax
@@ -44,7 +44,7 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
         """Refuse a bad request where it arrives: vLLM answers it with HTTP 400."""
-        served, extra = latest(), sampling_params.extra_args
+        served, extra = LoopedStartUp.latest, sampling_params.extra_args
         if served is not None:
             served.read_request(extra)
         elif asked := [key for key in extra or () if isinstance(key, str) and key.startswith((SWITCH, GUIDANCE))]:
@@ -104,7 +104,7 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
         return tuple((ctx.idx_mapping_np if one_each else ctx.expanded_idx_mapping).tolist())
 
     def _plan(self, owners: Sequence[int], device: torch.device) -> StepPlan:
-        asking, carried = [self.asked.get(owner) for owner in owners], self._looped().carried
+        asking, carried = [self.asked.get(owner) for owner in owners], self._looped().stack.carried
         contrasts, guided = Contrasts.of(asking, carried), Guided.of(asking, carried, device)
         if contrasts is None or device.type == "cpu":
             return contrasts, guided

@@ -19,95 +19,70 @@ from torch import Tensor, nn
 from vllm.compilation.decorators import support_torch_compile
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.layers.linear import ColumnParallelLinear
-from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
-from vllm.model_executor.models.utils import maybe_prefix
 from vllm.platforms import current_platform
-from vllm.sequence import IntermediateTensors
 
 from loopcd.models.configs import RetrofitConfig
-from loopcd.serving.vllm.huginn import HuginnLayer
-from loopcd.serving.vllm.layers import FewRows, LoopedForCausalLM, Norm, Rotary, Visits, is_eager, joined
-from loopcd.serving.vllm.retrofit import RetrofitLayer
-from loopcd.serving.vllm.served import read_served
+from loopcd.serving.vllm.layers import Rotary, layers_like
+from loopcd.serving.vllm.model import LoopedForCausalLM, LoopedStack, is_eager, joined
+from loopcd.serving.vllm.visits import FewRows, Visits
 
 
 @support_torch_compile
-class RecurrentStack(nn.Module):
+class RecurrentStack(LoopedStack):
     prelude: nn.ModuleList
     core_block: nn.ModuleList
     coda: nn.ModuleList
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
-        super().__init__()
-        config = vllm_config.model_config.hf_config
-        self.retrofitted = isinstance(config, RetrofitConfig)
-        self.loops, self.scale = config.mean_recurrence, config.embed_scale
-        self.start = config.initial_state_mode if self.retrofitted and config.layers_like == "olmo" else "random"
-        self.carried = read_served(config, vllm_config.additional_config).amateur_loops
-        quant = vllm_config.quant_config
-        self.wte = VocabParallelEmbedding(config.vocab_size, config.n_embd, quant_config=quant, prefix=f"{prefix}.wte")
-        self._add_layers(config, vllm_config, prefix)
+        super().__init__(vllm_config=vllm_config, prefix=prefix)
+        config, eager = vllm_config.model_config.hf_config, is_eager(vllm_config)
+        self.retrofitted, self.scale = isinstance(config, RetrofitConfig), config.embed_scale
+        self.start = config.initial_state_mode if layers_like(config) == "olmo" else "random"
         self.adapter = ColumnParallelLinear(
             2 * config.n_embd,
             config.n_embd,
             bias=self.retrofitted and config.bias,
             gather_output=True,
-            quant_config=quant,
+            quant_config=vllm_config.quant_config,
             prefix=f"{prefix}.adapter",
         )
-        self.ln_f = Norm(config.n_embd, eps=config.norm_eps)
         # tokens of a pass that come before the last of a text that is read again after a preemption
         self.settled: Tensor
         settled = torch.zeros(vllm_config.scheduler_config.max_num_batched_tokens, 1, dtype=torch.bool)
         self.register_buffer("settled", settled, persistent=False)
-        self.some_settled = bool(self.carried) and not is_eager(vllm_config)  # a fixed graph asks in every pass
+        self.some_settled = bool(self.carried) and not eager  # a fixed graph asks in every pass
         self.ends: Tensor | None = None  # [texts], the tokens of a pass that an amateur is asked about; None: all
-        self.waits: Any = (
-            None  # the metadata of a pass whose amateurs are read out when they are asked for; None: they are at once
-        )
+        # the metadata of a pass whose amateurs are read out when they are asked for; None: they are at once
+        self.waits: Any = None
         self.waiting: tuple[list[Tensor], Rotary] | None = None  # their latents, each [rows, width], and the rows' positions
         for visits in self._coda_visits():
-            visits.keeps = is_eager(vllm_config) and current_platform.is_cpu()
+            visits.keeps = eager and current_platform.is_cpu()
 
-    def _add_layers(self, config: Any, vllm_config: Any, prefix: str) -> None:
-        kind, made = RetrofitLayer if self.retrofitted else HuginnLayer, 0
-        for name, count, visits in (
+    def groups(self, config: Any) -> list[tuple[str, int, int]]:
+        return [
             ("prelude", config.n_layers_in_prelude, 1),
             ("core_block", config.n_layers_in_recurrent_block, self.loops),
             ("coda", config.n_layers_in_coda, 1),
-        ):
-            slots = [range(made + index, made + count * visits, count) for index in range(count)]  # visit after visit
-            made += count * visits
-            layers = (kind(config, vllm_config, slots[index], f"{prefix}.{name}.{index}") for index in range(count))
-            self.add_module(name, nn.ModuleList(layers))
-        self.positions = kind.positions(config, vllm_config.model_config)
+        ]
 
-    def forward(
-        self,
-        input_ids: Tensor | None,
-        positions: Tensor,
-        intermediate_tensors: IntermediateTensors | None = None,
-        inputs_embeds: Tensor | None = None,
-    ) -> Tensor:
-        x = (self.wte(input_ids) if inputs_embeds is None else inputs_embeds) * self.scale
-        rotary = self.positions(positions)
+    def begin(self, embedded: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor]:
+        x = embedded * self.scale
         for layer in self.prelude:
             x = layer(x, rotary)
-        state, early = torch.zeros_like(x) if self.start == "random" else x, []
-        for loop in range(1, self.loops + 1):
-            if loop > 1 or self.start != "skip-adapter":
-                state = self.adapter(torch.cat([state, x], dim=-1))[0]
-            for layer in self.core_block:
-                state = layer(state, rotary, loop - 1)
-            if loop in self.carried:
-                early.append(state)
-        if self.waits is None:
-            return self._readouts(state, early, rotary)
-        self.waiting = early, rotary
-        return self._readouts(state, [], rotary)
+        return torch.zeros_like(x) if self.start == "random" else x, x
 
-    def _coda_visits(self) -> list[Visits]:
-        return [cast(Any, layer).attn.visits for layer in self.coda]
+    def advance(self, state: Tensor, given: Tensor, rotary: Rotary, loop: int) -> Tensor:
+        if loop > 1 or self.start != "skip-adapter":
+            state = self.adapter(torch.cat([state, given], dim=-1))[0]
+        for layer in self.core_block:
+            state = layer(state, rotary, loop - 1)
+        return state
+
+    def readouts(self, last: Tensor, early: list[Tensor], rotary: Rotary) -> Tensor:
+        if self.waits is None:
+            return self._through_coda(last, early, rotary)
+        self.waiting = early, rotary
+        return self._through_coda(last, [], rotary)
 
     def read_out_late(self, rows: Tensor, places: Tensor) -> Tensor:
         """[n, width], of the amateurs carried[places[i]] in rows of the last pass, where each had one token; no row twice."""
@@ -119,13 +94,16 @@ class RecurrentStack(nn.Module):
         for visits in every:
             visits.few = few
         try:
-            return self._readouts(state, [], (cos[rows], sin[rows]))
+            return self._through_coda(state, [], (cos[rows], sin[rows]))
         finally:
             for visits in every:
                 visits.few = None
 
-    def _readouts(self, last: Tensor, early: list[Tensor], rotary: Rotary) -> Tensor:
-        """[tokens, (1 + early) × width], the expert's first, from its latents and the amateurs', each [tokens, width].
+    def _coda_visits(self) -> list[Visits]:
+        return [cast(Any, layer).attn.visits for layer in self.coda]
+
+    def _through_coda(self, last: Tensor, early: list[Tensor], rotary: Rotary) -> Tensor:
+        """`readouts`, the amateurs' and the expert's together.
 
         Of a text that is read again an amateur has the last token only: the rest was the expert's when it was made.
         """
@@ -134,13 +112,13 @@ class RecurrentStack(nn.Module):
             early = [torch.where(self.settled[: len(last)], last, each) for each in early]
         x = torch.cat([*early, last]) if early else last
         if not self.retrofitted:  # Huginn's final norm stands on both sides of the coda
-            x = self.ln_f(x)
+            x = self.norm(x)
         if early:
             rotary = rotary[0].repeat(readers, 1, 1), rotary[1].repeat(readers, 1, 1)
         kept = self._asked(len(early), len(last)) if early else None
         for index, layer in enumerate(self.coda):
             x = layer(x, rotary, 0, readers, kept if index == len(self.coda) - 1 else None)
-        x = self.ln_f(x)
+        x = self.norm(x)
         if kept is not None and len(self.coda):
             return self._spread(x, len(early), len(last))
         *amateurs, expert = x.unflatten(0, (readers, -1)).unbind()
@@ -166,23 +144,23 @@ class RecurrentStack(nn.Module):
 class RavenForCausalLM(LoopedForCausalLM):
     """Of both families, since their public checkpoints name the same architecture."""
 
-    ignored = ("freqs_cis",)  # it may have been rounded to bfloat16: it is computed in float32 instead
-    embedding = "transformer.wte.weight"
-
-    def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
-        super().__init__(vllm_config)
-        self.transformer = RecurrentStack(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "transformer"))
-        self.add_head(self.transformer.wte, vllm_config, prefix)
+    stack_type = RecurrentStack
 
     def forward(self, *inputs: Any, **more: Any) -> Tensor:
-        stack, metadata = self.stack, self._metadata() if self.carried and (self.eager or self.resumed) else None
+        stack, metadata = self.stack, None
+        if stack.carried and (self.eager or self.resumed):
+            every = (
+                get_forward_context().attn_metadata
+            )  # of all slots, in which a pass attends alike; none where it only warms up
+            metadata = next(iter(every.values())) if isinstance(every, dict) else None
         stack.waits = stack.waiting = None
         if metadata is None or metadata.max_query_len == 1:  # each text has one token
             stack.waits = metadata if self.some_rows and current_platform.is_cpu() else None
             return super().forward(*inputs, **more)
         bounds, asks = metadata.query_start_loc, stack.some_settled  # [texts + 1], where each text begins
-        for first, last in self._read_again(bounds):
-            stack.settled[first:last] = stack.some_settled = True
+        starts = bounds.tolist() if self.resumed else []  # asked of the device only then
+        for row in self.resumed:  # texts that were preempted and are read again, without their last tokens
+            stack.settled[starts[row] : starts[row + 1] - 1] = stack.some_settled = True
         stack.ends = bounds[1:].long() - 1 if self.eager else None
         try:
             return super().forward(*inputs, **more)
@@ -190,13 +168,3 @@ class RavenForCausalLM(LoopedForCausalLM):
             if self.resumed:
                 stack.settled.zero_()
             stack.some_settled, stack.ends = asks, None
-
-    def _read_again(self, bounds: Tensor) -> list[tuple[int, int]]:
-        """Where the texts are, without their last tokens, that were preempted and are read again."""
-        starts = bounds.tolist() if self.resumed else []  # asked of the device only then
-        return [(starts[row], starts[row + 1] - 1) for row in self.resumed]
-
-    def _metadata(self) -> Any:
-        """How this pass attends, the same in all slots; None in one that only warms up."""
-        metadata = get_forward_context().attn_metadata
-        return next(iter(metadata.values())) if isinstance(metadata, dict) else None

@@ -62,7 +62,7 @@ class Served:
         return Contrast(**self.checked(replace(self.default or self.preset, **setting), PREFIX)) if contrasted else None
 
     def checked(self, setting: Contrast | Guidance, prefix: str) -> dict[str, Any]:
-        """The setting's fields, refused where one is out of range or this engine cannot serve it; `prefix` is of their names."""
+        """The setting's fields, refused where one is out of range or not served here; `prefix` is of their names."""
         return {field: self._checked(field, prefix + field, value) for field, value in asdict(setting).items()}
 
     def _checked(self, field: str, name: str, value: Any) -> int | float | bool:

@@ -17,21 +17,17 @@ from loopcd.serving.vllm.served import LOOPS, Served, read_served
 SUPPORTED = "0.32"
 PROCESSOR = "LoopCDProcessor"
 
-_latest: list[Served] = []  # what this process's front end serves: a request is checked there, without the engine's config
-
-
-def latest() -> Served | None:
-    """The looped model whose engine was configured last in this process."""
-    return _latest[-1] if _latest else None
-
 
 class LoopedStartUp(VerifyAndUpdateConfig):
     """vLLM asks this of every looped model, in the front end, before anything is loaded."""
+
+    latest: Served | None = None  # whose engine was configured last in this process: requests are checked against it
 
     @staticmethod
     def verify_and_update_config(vllm_config: Any) -> None:
         check_version()
         model, parallel = vllm_config.model_config, vllm_config.parallel_config
+        config = model.hf_config
         if model.runner_type != "generate":
             raise ValueError(f"runner={model.runner_type!r}: looped models only generate")
         if parallel.pipeline_parallel_size > 1:
@@ -43,15 +39,18 @@ class LoopedStartUp(VerifyAndUpdateConfig):
         twice = [each for each in model.logits_processors or () if _is_ours(each)]
         if twice:
             raise ValueError(f"logits_processors={twice}: the plugin loads {PROCESSOR} itself, and it would be applied twice")
-        if (found := model.hf_config.model_type) not in LOOPS:
-            raise ValueError(f"{model.model} has model type {found!r}: its architecture's are {', '.join(LOOPS)}")
+        if config.model_type not in LOOPS:
+            raise ValueError(f"{model.model} has model type {config.model_type!r}: its architecture's are {', '.join(LOOPS)}")
+        ranks, heads, kv_heads = parallel.tensor_parallel_size, config.num_attention_heads, config.num_key_value_heads
+        if heads % ranks or (kv_heads % ranks and ranks % kv_heads):
+            raise ValueError(f"tensor_parallel_size={ranks} does not divide {heads} heads and {kv_heads} key/value heads")
         if vllm_config.load_config.load_format != "dummy":
             recognise(model)
         forget_stale_tokens(model)
-        served = read_served(model.hf_config, vllm_config.additional_config)
+        served = read_served(config, vllm_config.additional_config)
         if vllm_config.speculative_config is not None and served.amateur_loops:
             _check_speculation(vllm_config)
-        _latest[:] = [served]
+        LoopedStartUp.latest = served
 
 
 def check_ray(parallel: Any) -> None:
