@@ -12,7 +12,7 @@ from torch import Tensor
 
 from loopcd.decoding import rules
 from loopcd.serving.vllm import contrast
-from loopcd.serving.vllm.contrast import Array, Asked, Contrasts, Guided
+from loopcd.serving.vllm.contrast import Array, Asked, StepPlan
 from loopcd.serving.vllm.served import Contrast, Guidance
 
 CPU = torch.device("cpu")
@@ -35,8 +35,8 @@ class Amateurs:
         return self.logits.numpy()[rows, places][owners, tokens]
 
 
-def plan(asked: list[Asked | None]) -> Contrasts:
-    made = Contrasts.of(asked, (1, 3))
+def plan(asked: list[Asked | None], kind: type[Contrast | Guidance] = Contrast) -> StepPlan:
+    made = StepPlan.of(kind, asked, (1, 3), CPU)
     assert made is not None
     return made
 
@@ -73,7 +73,7 @@ def test_many_plausible_tokens_take_the_whole_head(monkeypatch: pytest.MonkeyPat
     found, wanted = torch.tensor([BOTH]), torch.tensor([BOTH])
     asked = plan([Asked(Contrast(3, 0.5))])
     contrast.lazily(found, asked, amateurs)
-    contrast.densely(wanted, asked.on(CPU), amateurs)
+    contrast.densely(wanted, asked, amateurs)
     assert amateurs.calls == [([0], None), ([0], None)]
     torch.testing.assert_close(found, wanted)
 
@@ -91,7 +91,7 @@ def test_the_lazy_form_is_the_dense_one(asked: list[Any], seed: int, banned: int
     logits[0, :] = rules.IMPOSSIBLE if seed % 3 == 0 else logits[0]  # nothing at all is allowed
     amateurs = Amateurs(torch.randn(len(asked), 2, 20, generator=generator))
     dense, masked, bare = logits.clone(), logits.clone(), logits.clone()
-    contrast.densely(dense, plan(asked).on(CPU), amateurs)
+    contrast.densely(dense, plan(asked), amateurs)
     contrast.lazily(masked, plan([each and replace(each, bare=False) for each in asked]), amateurs)
     contrast.lazily(bare, plan(asked), amateurs)
     torch.testing.assert_close(masked, dense)
@@ -104,10 +104,8 @@ def test_guided_rows_are_those_of_the_formula_and_the_others_stay() -> None:
     logits[1, 2] = rules.IMPOSSIBLE
     logits[3] = rules.IMPOSSIBLE  # nothing at all is allowed
     fixed, adaptive = Asked(Guidance(1, 0.5, False)), Asked(Guidance(3, 2.0, True))
-    plan = Guided.of([None, fixed, adaptive, adaptive], (1, 3), CPU)
-    assert plan is not None
     found = logits.clone()
-    contrast.guide(found, plan, Amateurs(early))
+    contrast.guide(found, plan([None, fixed, adaptive, adaptive], Guidance), Amateurs(early))
     first, second, *_ = logits[2].softmax(dim=-1).sort(descending=True).values
     expected = logits.clone()
     expected[1] += 0.5 * (logits[1] - early[1, 0])

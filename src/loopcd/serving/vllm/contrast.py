@@ -7,11 +7,11 @@ are applied to all tokens, and the host goes on.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -46,103 +46,69 @@ class Asked:
     resumed: bool = False
 
 
-Asking = Sequence[Asked | None]  # what each row of a batch asks for; None: nothing
-
-
 @dataclass(frozen=True)
-class Contrasts:
-    """The rows of a batch that are contrasted."""
+class StepPlan:
+    """The rows of a batch that ask for one of the two methods."""
 
     rows: list[int]  # [n]
-    places: list[int]  # [n]
-    settings: tuple[Contrast, ...]
-    bare: list[bool]  # [n]
+    places: list[int]  # [n], of their loops among those that the pass carries
+    asked: list[Asked]  # [n]
     whole: bool  # they are all rows, in order
+    device: torch.device
 
     @classmethod
-    def of(cls, asking: Asking, carried: Sequence[int]) -> "Contrasts | None":
-        """`carried` are the amateur loops that the pass carries."""
-        every = [(row, each.setting, each.bare) for row, each in enumerate(asking) if each]
-        found = [(row, setting, bare) for row, setting, bare in every if isinstance(setting, Contrast)]
-        if not found:
-            return None
-        return cls(
-            [row for row, _, _ in found],
-            [carried.index(setting.amateur_loop) for _, setting, _ in found],
-            tuple(setting for _, setting, _ in found),
-            [bare for _, _, bare in found],
-            len(found) == len(asking),
-        )
+    def of(
+        cls, kind: type[Contrast | Guidance], asking: Sequence[Asked | None], carried: Sequence[int], device: torch.device
+    ) -> "StepPlan | None":
+        """Of what each row of the batch asks for (None: nothing), where the pass carries these amateur loops."""
+        found = {row: each for row, each in enumerate(asking) if each and isinstance(each.setting, kind)}
+        places = [carried.index(each.setting.amateur_loop) for each in found.values()]
+        return cls(list(found), places, list(found.values()), len(found) == len(asking), device) if found else None
+
+    @cached_property
+    def at(self) -> Tensor:
+        """[2, n], rows and places."""
+        return torch.tensor([self.rows, self.places], device=self.device)
+
+    @cached_property
+    def numbers(self) -> tuple[Tensor, ...]:
+        """What the settings have besides a loop, each [n, 1]: strength and plausibility, or weight and adaptive."""
+        values = [astuple(each.setting)[1:] for each in self.asked]
+        return torch.tensor(values, device=self.device, dtype=torch.float32).split(1, dim=1)
 
     @cached_property
     def floor(self) -> Tensor:
         """[n, 1], log α: how far behind the best logit plausible ones may be."""
-        return torch.tensor([[math.log(each.plausibility)] for each in self.settings])
+        return torch.tensor([[math.log(cast(Contrast, each.setting).plausibility)] for each in self.asked])
 
     @cached_property
-    def all_bare(self) -> bool:
-        return all(self.bare)
-
-    def on(self, device: torch.device) -> "DeviceContrasts":
-        numbers = [(each.strength, each.plausibility) for each in self.settings]
-        both = torch.tensor(numbers, device=device, dtype=torch.float32)
-        at = torch.tensor([self.rows, self.places], device=device)
-        return DeviceContrasts(*at, *both.split(1, dim=1))
+    def bare(self) -> bool:
+        return all(each.bare for each in self.asked)
 
 
-@dataclass(frozen=True)
-class DeviceContrasts:
-    """The same on a device."""
-
-    rows: Tensor  # [n]
-    places: Tensor  # [n]
-    strength: Tensor  # [n, 1]
-    plausibility: Tensor  # [n, 1]
-
-
-@dataclass(frozen=True)
-class Guided:
-    """The rows of a batch that are guided."""
-
-    rows: Tensor  # [n]
-    places: Tensor  # [n]
-    weight: Tensor  # [n, 1]
-    adaptive: Tensor  # [n, 1]
-
-    @classmethod
-    def of(cls, asking: Asking, carried: Sequence[int], device: torch.device) -> "Guided | None":
-        found = [(row, each.setting) for row, each in enumerate(asking) if each and isinstance(each.setting, Guidance)]
-        if not found:
-            return None
-        return cls(
-            torch.tensor([row for row, _ in found], device=device),
-            torch.tensor([carried.index(guidance.amateur_loop) for _, guidance in found], device=device),
-            torch.tensor([[guidance.weight] for _, guidance in found], device=device, dtype=torch.float32),
-            torch.tensor([[guidance.adaptive] for _, guidance in found], device=device),
-        )
-
-
-def guide(logits: Tensor, plan: Guided, amateurs: Amateurs) -> None:
+def guide(logits: Tensor, plan: StepPlan, amateurs: Amateurs) -> None:
     """Replace the logits of the plan's rows by LoopGuidance's scores, in place; what was impossible stays so."""
-    expert = logits[plan.rows]
-    early = amateurs.amateur_logits(plan.rows, plan.places).float()
-    weight = torch.where(plan.adaptive, plan.weight * rules.adaptive_weight(expert, 1.0), plan.weight)
+    (rows, places), (weight, adaptive) = plan.at, plan.numbers
+    expert = logits[rows]
+    early = amateurs.amateur_logits(rows, places).float()
+    weight = torch.where(adaptive > 0, weight * rules.adaptive_weight(expert, 1.0), weight)
     scores = rules.loop_guidance(expert, early, weight)
-    logits[plan.rows] = torch.where(expert > rules.IMPOSSIBLE, scores, expert)
+    logits[rows] = torch.where(expert > rules.IMPOSSIBLE, scores, expert)
 
 
-def densely(logits: Tensor, plan: DeviceContrasts, amateurs: Amateurs) -> None:
+def densely(logits: Tensor, plan: StepPlan, amateurs: Amateurs) -> None:
     """Replace the logits of the plan's rows by LoopCD's scores, in place; a row in which earlier processors left nothing
     possible stays as it is."""
-    expert = logits[plan.rows]
-    amateur = amateurs.amateur_logits(plan.rows, plan.places).float()
+    (rows, places), (strength, plausibility) = plan.at, plan.numbers
+    expert = logits[rows]
+    amateur = amateurs.amateur_logits(rows, places).float()
     possible = expert > rules.IMPOSSIBLE
-    allowed = rules.plausible(expert, plan.plausibility) & possible
-    scores = rules.contrast(expert, amateur, plan.strength, allowed)
-    logits[plan.rows] = torch.where(possible.any(dim=-1, keepdim=True), scores, expert)
+    allowed = rules.plausible(expert, plausibility) & possible
+    scores = rules.contrast(expert, amateur, strength, allowed)
+    logits[rows] = torch.where(possible.any(dim=-1, keepdim=True), scores, expert)
 
 
-def lazily(logits: Tensor, plan: Contrasts, amateurs: Amateurs) -> None:
+def lazily(logits: Tensor, plan: StepPlan, amateurs: Amateurs) -> None:
     """The same on a CPU, computed only in rows where it matters, and there for the plausible tokens.
 
     As soon as there are few numbers, in numpy on the same memory and in Python: steps of small models are short, and torch's
@@ -152,35 +118,37 @@ def lazily(logits: Tensor, plan: Contrasts, amateurs: Amateurs) -> None:
     best = expert.amax(dim=1, keepdim=True)
     allowed = expert >= best + plan.floor  # everything, in a row where nothing is possible
     count = int(allowed.count_nonzero())
-    if plan.all_bare and count == len(allowed):
+    if plan.bare and count == len(allowed):
         return
     if count > MANY:
-        densely(logits, plan.on(logits.device), amateurs)
+        densely(logits, plan, amateurs)
         return
-    found: dict[int, list[int]] = {}  # by its place in the plan, a row's plausible tokens, ascending
+    tops, found = (
+        best.flatten().tolist(),
+        dict[int, list[int]](),
+    )  # by its place in the plan, a row's plausible tokens, ascending
     for at, token in (divmod(each, allowed.shape[1]) for each in np.flatnonzero(allowed.numpy()).tolist()):
-        found.setdefault(at, []).append(token)
-    every, tops = logits.numpy(), best.flatten().tolist()
-    possible = {at: tokens for at, tokens in found.items() if tops[at] > rules.IMPOSSIBLE}
-    contested = {at: tokens for at, tokens in possible.items() if len(tokens) > 1}
-    scores = _scores(every, plan, contested, amateurs) if contested else iter(())
-    for at, tokens in possible.items():
-        if at in contested:
-            _write(every[plan.rows[at]], tokens, next(scores), plan.bare[at])
-        elif not plan.bare[at]:  # a lone token is the answer, whatever the amateur says
-            _write(every[plan.rows[at]], tokens, [0.0], bare=False)
+        if tops[at] > rules.IMPOSSIBLE:
+            found.setdefault(at, []).append(token)
+    every = logits.numpy()
+    scores = _scores(every, plan, {at: tokens for at, tokens in found.items() if len(tokens) > 1}, amateurs)
+    for at, tokens in found.items():
+        if at in scores or not plan.asked[at].bare:  # a lone token is the answer, whatever the amateur says
+            _write(every[plan.rows[at]], tokens, scores.get(at, [0.0]), plan.asked[at].bare)
 
 
-def _scores(every: Array, plan: Contrasts, found: Mapping[int, list[int]], amateurs: Amateurs) -> Iterator[list[float]]:
+def _scores(every: Array, plan: StepPlan, contested: Mapping[int, list[int]], amateurs: Amateurs) -> dict[int, list[float]]:
     """Of each contested row's plausible tokens."""
-    rows = [plan.rows[at] for at in found]
-    owners = [number for number, tokens in enumerate(found.values()) for _ in tokens]
-    tokens = [token for each in found.values() for token in each]
+    if not contested:
+        return {}
+    rows, places = [plan.rows[at] for at in contested], [plan.places[at] for at in contested]
+    owners = [number for number, tokens in enumerate(contested.values()) for _ in tokens]
+    tokens = [token for each in contested.values() for token in each]
     expert = every[[rows[number] for number in owners], tokens].tolist()
-    amateur = amateurs.token_logits(rows, [plan.places[at] for at in found], owners, tokens).tolist()
-    strengths = [plan.settings[at].strength for at, each in found.items() for _ in each]
-    scores = iter(map(rules.contrast_of, expert, amateur, strengths))
-    return (list(islice(scores, len(each))) for each in found.values())
+    amateur = amateurs.token_logits(rows, places, owners, tokens).tolist()
+    strengths = [cast(Contrast, plan.asked[at].setting).strength for at, each in contested.items() for _ in each]
+    of_all = iter(map(rules.contrast_of, expert, amateur, strengths))
+    return {at: list(islice(of_all, len(each))) for at, each in contested.items()}
 
 
 def _write(row: Array, tokens: list[int], scores: list[float], bare: bool) -> None:

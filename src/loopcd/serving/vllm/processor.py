@@ -7,22 +7,21 @@ the rows' slots at every step. Which of the two is used depends on the device; V
 # pyright: reportMissingImports=false
 
 from collections.abc import Sequence
+from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any
 
-import torch
 from torch import Tensor
 from vllm.v1.sample.logits_processor import LOGITSPROCS_GROUP
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from vllm.v1.sample.logits_processor.interface import LogitsProcessor as RowProcessor
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as SlotProcessor
 
-from loopcd.serving.vllm.contrast import Asked, Contrasts, DeviceContrasts, Guided, densely, guide, lazily
+from loopcd.serving.vllm.contrast import Asked, StepPlan, densely, guide, lazily
 from loopcd.serving.vllm.model import LoopedForCausalLM, model_of
-from loopcd.serving.vllm.served import GUIDANCE, LOOPS, SWITCH, Contrast, read_served
+from loopcd.serving.vllm.served import GUIDANCE, LOOPS, SWITCH, Contrast, Guidance, read_served
 from loopcd.serving.vllm.start_up import LoopedStartUp
 
-StepPlan = tuple[Contrasts | DeviceContrasts | None, Guided | None]
 GREEDY = 1e-5  # temperatures below it are vLLM's argmax
 
 
@@ -34,10 +33,11 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
         looped = getattr(config, "model_type", None) in LOOPS
         self.served = read_served(config, vllm_config.additional_config) if looped else None
         self._vllm_config = vllm_config
-        self._model: LoopedForCausalLM | None = None
         self.asked: dict[int, Asked] = {}  # by row (V1) or by slot (V2)
         self._last = _is_last(vllm_config.model_config)
-        self._planned: tuple[Sequence[int], StepPlan] | None = None
+        self._planned: tuple[Sequence[int], StepPlan | None, StepPlan | None] | None = (
+            None  # each row's owner, and both methods' rows
+        )
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -60,7 +60,7 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
             resumed = [row for row, each in self.asked.items() if each.resumed]
             settings = [each.setting for each in self.asked.values()]
             contested = all(isinstance(each, Contrast) for each in settings)  # LoopGuidance asks for every row's amateur
-            self._looped().expect({each.amateur_loop for each in settings}, resumed, contested)
+            self._model.expect({each.amateur_loop for each in settings}, resumed, contested)
             self._planned = None
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
@@ -86,16 +86,16 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
     def apply(self, logits: Tensor, ctx: Any = None) -> Tensor:
         if not self.asked:
             return logits
-        owners = range(len(logits)) if ctx is None else self._slots(logits, ctx)
+        owners, model = range(len(logits)) if ctx is None else self._slots(logits, ctx), self._model
         if self._planned is None or self._planned[0] != owners:
-            self._planned = owners, self._plan(owners, logits.device)
-        contrasts, guided = self._planned[1]
-        if isinstance(contrasts, Contrasts):
-            lazily(logits, contrasts, self._looped())
-        elif contrasts is not None:
-            densely(logits, contrasts, self._looped())
+            asking, carried = [self.asked.get(owner) for owner in owners], model.stack.carried
+            contrasts, guided = (StepPlan.of(kind, asking, carried, logits.device) for kind in (Contrast, Guidance))
+            self._planned = owners, contrasts, guided
+        _, contrasts, guided = self._planned
+        if contrasts is not None:
+            (lazily if logits.is_cpu else densely)(logits, contrasts, model)
         if guided is not None:
-            guide(logits, guided, self._looped())
+            guide(logits, guided, model)
         return logits
 
     def _slots(self, logits: Tensor, ctx: Any) -> tuple[int, ...]:
@@ -103,19 +103,9 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
         one_each = len(ctx.idx_mapping_np) == len(logits)
         return tuple((ctx.idx_mapping_np if one_each else ctx.expanded_idx_mapping).tolist())
 
-    def _plan(self, owners: Sequence[int], device: torch.device) -> StepPlan:
-        asking, carried = [self.asked.get(owner) for owner in owners], self._looped().stack.carried
-        contrasts, guided = Contrasts.of(asking, carried), Guided.of(asking, carried, device)
-        if contrasts is None or device.type == "cpu":
-            return contrasts, guided
-        return contrasts.on(device), guided
-
-    def _looped(self) -> LoopedForCausalLM:
-        if self._model is None:  # V1 makes its processors before the model
-            self._model = model_of(self._vllm_config)
-        if self._model is None:
-            raise RuntimeError("the looped model of this engine was not found in this process")
-        return self._model
+    @cached_property
+    def _model(self) -> LoopedForCausalLM:
+        return model_of(self._vllm_config)  # not at once: V1 makes its processors before the model
 
 
 def _is_last(model_config: Any) -> bool:
