@@ -15,8 +15,8 @@ ARCHITECTURES = {
 
 
 def register() -> None:
-    """Tell vLLM of the models and their configurations. Called again it changes nothing; no model code is imported."""
-    import_configs()
+    """Tell vLLM of the models; transformers knows their configurations since the package was imported. Called again it changes
+    nothing; no model code is imported."""
     from vllm import ModelRegistry  # pyright: ignore[reportMissingImports]
     from vllm.model_executor.models.config import MODELS_CONFIG_MAP  # pyright: ignore[reportMissingImports]
 
@@ -25,16 +25,3 @@ def register() -> None:
     for architecture, home in ARCHITECTURES.items():
         ModelRegistry.register_model(architecture, f"{__name__}.{home}")
         MODELS_CONFIG_MAP[architecture] = LoopedStartUp
-
-
-def import_configs() -> None:
-    """Register the configurations with transformers, as importing the package's top does."""
-    from transformers import AutoConfig
-
-    from loopcd.models.configs import HuginnConfig, NanbeigeConfig, OuroConfig
-
-    for config in (HuginnConfig, OuroConfig, NanbeigeConfig):
-        AutoConfig.register(config.model_type, config, exist_ok=True)
-
-
-__all__ = ["ARCHITECTURES", "register"]

