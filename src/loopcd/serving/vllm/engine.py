@@ -55,6 +55,10 @@ class VLLMEngine(Engine):
         rows = batch_size or AT_ONCE * options.data_parallel
         return cls(empty_model(started.config), tokenizer, started, workers, rows)
 
+    @property
+    def num_loops(self) -> int:
+        return self.model.num_loops
+
     def describe(self) -> dict[str, Any]:
         import vllm
 
@@ -64,7 +68,7 @@ class VLLMEngine(Engine):
             "model": self.started.options.name,
             "model_type": self.model.config.model_type,
             "weights": weights_hash(self.started.folder),
-            "loops": self.model.num_loops,
+            "loops": self.num_loops,
             "dtype": self.started.dtype,
             "batch_size": self.batch_size,
         }
@@ -147,7 +151,7 @@ class VLLMEngine(Engine):
             raise RuntimeError(f"vLLM ended a text by {made.finish_reason!r}")
         tokens = list(made.token_ids)
         text, _ = trim(self.tokenizer.decode(tokens, skip_special_tokens=True), stop)
-        return Generation(text, tokens, made.finish_reason, [self.model.num_loops] * len(tokens), 0, 0)
+        return Generation(text, tokens, made.finish_reason, [self.num_loops] * len(tokens), 0, 0)
 
 
 def evaluation_engine(session: Session, tensor_parallel: int = 1, data_parallel: int = 1) -> VLLMEngine:

@@ -98,10 +98,8 @@ class PagedAttention(nn.Module):
         if kind == "huginn_raven":  # [2, 1, heads, head_dim], of which the first heads + kv_heads rows are used
             self.qk_bias = _own_rows([*rows, *(heads + row for row in kv_rows)], self.size)
         if kind == "olmo":
-            self.qk_norms, self.eps = (
-                nn.ParameterList([_own_rows(rows, self.size), _own_rows(kv_rows, self.size)]),
-                config.norm_eps,
-            )
+            self.eps = config.norm_eps
+            self.qk_norms = nn.ParameterList([_own_rows(rows, self.size), _own_rows(kv_rows, self.size)])
 
     def forward(self, x: Tensor, rotary: Rotary, visit: int, readers: int, kept: Tensor | None) -> Tensor:
         """Of all rows of `x`, or where only some are asked for afterwards, of those in `kept`."""
@@ -124,10 +122,8 @@ class PagedAttention(nn.Module):
         if (ranks := get_tensor_model_parallel_world_size()) > 1:  # the mean of the ranks' own means
             squares = tensor_model_parallel_all_reduce(squares) / ranks
         scales = torch.rsqrt(squares + self.eps)[..., None, None]
-        return torch.cat(
-            [(each.float() * scale).to(qk.dtype) * weight for each, scale, weight in zip(parts, scales, weights, strict=True)],
-            dim=1,
-        )
+        every = zip(parts, scales, weights, strict=True)
+        return torch.cat([(each.float() * scale).to(qk.dtype) * weight for each, scale, weight in every], dim=1)
 
 
 def _own_rows(rows: Sequence[int], size: int) -> nn.Parameter:

@@ -165,10 +165,7 @@ class LoopedForCausalLM(nn.Module):
     def compute_logits(self, hidden_states: Tensor) -> Tensor | None:
         """The expert's logits. What the amateurs read out in the same rows is kept for the processor, which comes next."""
         width = self.config.hidden_size
-        if hidden_states.shape[1] == width:
-            self.readouts = None
-            return self.logits_processor(self.lm_head, hidden_states)
-        self.readouts = hidden_states[:, width:].unflatten(1, (-1, width))
+        self.readouts = hidden_states[:, width:].unflatten(1, (-1, width)) if hidden_states.shape[1] > width else None
         return self.logits_processor(self.lm_head, hidden_states[:, :width].contiguous())
 
     def amateur_logits(self, rows: Tensor, places: Tensor) -> Tensor:

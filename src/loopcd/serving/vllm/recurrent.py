@@ -115,30 +115,20 @@ class RecurrentStack(LoopedStack):
             x = self.norm(x)
         if early:
             rotary = rotary[0].repeat(readers, 1, 1), rotary[1].repeat(readers, 1, 1)
-        kept = self._asked(len(early), len(last)) if early else None
+        kept = self._asked(self.ends, len(early), len(last)) if early and len(self.coda) and self.ends is not None else None
         for index, layer in enumerate(self.coda):
             x = layer(x, rotary, 0, readers, kept if index == len(self.coda) - 1 else None)
         x = self.norm(x)
-        if kept is not None and len(self.coda):
-            return self._spread(x, len(early), len(last))
+        if kept is not None:
+            x = x.new_zeros(readers * len(last), x.shape[1]).index_copy_(0, kept, x)
         *amateurs, expert = x.unflatten(0, (readers, -1)).unbind()
         return joined(expert, amateurs)
 
-    def _asked(self, amateurs: int, tokens: int) -> Tensor | None:
+    def _asked(self, ends: Tensor, amateurs: int, tokens: int) -> Tensor:
         """What the coda's last layer has to give: of a prompt, the amateurs' last token. The others' keys and values it needs,
         but nobody looks at what it makes of them."""
-        if self.ends is None:
-            return None
-        own = (self.ends + tokens * torch.arange(amateurs, device=self.ends.device)[:, None]).flatten()
-        return torch.cat([own, torch.arange(amateurs * tokens, (amateurs + 1) * tokens, device=self.ends.device)])
-
-    def _spread(self, x: Tensor, amateurs: int, tokens: int) -> Tensor:
-        """`joined` of the amateurs' readouts at `ends`, one after the other, and all of the expert's."""
-        early, expert = x.split([len(x) - tokens, tokens])
-        made = x.new_zeros(tokens, 1 + amateurs, x.shape[1])
-        made[:, 0] = expert
-        made[self.ends, 1:] = early.unflatten(0, (amateurs, -1)).transpose(0, 1)
-        return made.flatten(1)
+        own = (ends + tokens * torch.arange(amateurs, device=ends.device)[:, None]).flatten()
+        return torch.cat([own, torch.arange(amateurs * tokens, (amateurs + 1) * tokens, device=ends.device)])
 
 
 class RavenForCausalLM(LoopedForCausalLM):
@@ -149,9 +139,7 @@ class RavenForCausalLM(LoopedForCausalLM):
     def forward(self, *inputs: Any, **more: Any) -> Tensor:
         stack, metadata = self.stack, None
         if stack.carried and (self.eager or self.resumed):
-            every = (
-                get_forward_context().attn_metadata
-            )  # of all slots, in which a pass attends alike; none where it only warms up
+            every = get_forward_context().attn_metadata  # by slot, all alike; none in a pass that only warms up
             metadata = next(iter(every.values())) if isinstance(every, dict) else None
         stack.waits = stack.waiting = None
         if metadata is None or metadata.max_query_len == 1:  # each text has one token

@@ -1,8 +1,8 @@
 """What an engine serves, and what a request may ask of it. Free of vLLM, so that it can be read and tested alone."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from loopcd.decoding import LoopGuidance, checks
 from loopcd.models.presets import preset_for
@@ -40,6 +40,9 @@ class Guidance:
         return self.early_loop
 
 
+Setting = TypeVar("Setting", Contrast, Guidance)
+
+
 @dataclass(frozen=True)
 class Served:
     """A looped model as an engine was started with it."""
@@ -56,14 +59,16 @@ class Served:
         if guided and contrasted:
             raise ValueError(f"{GUIDANCE} and {SWITCH}: a request has one of them")
         if guided:
-            return Guidance(**self.checked(Guidance(**guidance), f"{GUIDANCE}_"))
+            return self.checked(Guidance(**guidance), f"{GUIDANCE}_")
         if contrasted is None:
             return self.default
-        return Contrast(**self.checked(replace(self.default or self.preset, **setting), PREFIX)) if contrasted else None
+        return self.checked(replace(self.default or self.preset, **setting), PREFIX) if contrasted else None
 
-    def checked(self, setting: Contrast | Guidance, prefix: str) -> dict[str, Any]:
-        """The setting's fields, refused where one is out of range or not served here; `prefix` is of their names."""
-        return {field: self._checked(field, prefix + field, value) for field, value in asdict(setting).items()}
+    def checked(self, setting: Setting, prefix: str) -> Setting:
+        """The setting, refused where a field is out of range or not served here; `prefix` is of the fields' names."""
+        return replace(
+            setting, **{field: self._checked(field, prefix + field, value) for field, value in vars(setting).items()}
+        )
 
     def _checked(self, field: str, name: str, value: Any) -> int | float | bool:
         if field == "adaptive":
@@ -131,7 +136,7 @@ def read_served(config: Any, additional: Any) -> Served:
         return served
     if not isinstance(default, Mapping) or set(default) - set(FIELDS):
         raise ValueError(f"additional_config {SECTION}.default={default!r}: an object with some of {', '.join(FIELDS)}")
-    return replace(served, default=Contrast(**served.checked(replace(served.preset, **default), f"{SECTION}.default.")))
+    return replace(served, default=served.checked(replace(served.preset, **default), f"{SECTION}.default."))
 
 
 def _amateur_loops(value: Any, loops: int) -> tuple[int, ...]:
