@@ -26,9 +26,15 @@ when the run began.{quick}
 
 Every figure is a ratio of things that were measured alternately in one process: the median of the rounds' ratios, and in
 brackets their 10th and 90th percentile. Methods are compared by wall time over whole generations, prompts included, until
-each text ends.
+each text ends. [The details]({details}): what the methods did, exactness, where the time goes, what each device
+costs, memory, and what a GPU could do on paper.
 
 ![The figures of this page]({plot})
+"""
+
+_DETAILS = """# Performance in detail
+
+What stands behind [the performance page]({page}), made with it and measured in the same way.
 """
 
 _TIME = """## Where the time goes, and the limit
@@ -159,34 +165,45 @@ An amateur that is asked everywhere would add
 
 
 def write_report(run: Mapping[str, Any], path: Path) -> list[Path]:
-    """Write the page, and its plot beside it; the files written."""
+    """Write the page, the one with its details and its plot beside it; the files written."""
     picture = path.with_suffix(".svg")
     path.parent.mkdir(parents=True, exist_ok=True)
     views = outlooks()
     draw(run, views, picture)
-    return [write_whole(path, page(run, views, picture.name)), picture]
+    made = {table.title.split(" (")[0]: table for table in tables(run)}
+    beside = path.with_name(f"{path.stem}-details.md")
+    pages = {path: page(run, made, beside.name, picture.name), beside: details(path.name, made, views)}
+    return [*(write_whole(place, text) for place, text in pages.items()), picture]
 
 
-def page(run: Mapping[str, Any], views: Mapping[str, Outlook], plot: str) -> str:
-    machine, made = run["machine"], {table.title.split(" (")[0]: table for table in tables(run)}
+def page(run: Mapping[str, Any], made: Mapping[str, Table], details: str, plot: str) -> str:
     quick = " **A quick run: few rounds, wide spreads.**" if run.get("quick") else ""
-    head = _HEAD.format(**machine, plot=plot, quick=quick)
-    parts = [head]
+    parts = [_HEAD.format(**run["machine"], details=details, plot=plot, quick=quick)]
     if "Methods" in made:
-        parts += ["## Methods", _rounds(run), made["Methods"].markdown(), _refused(run), made["Details"].markdown()]
+        parts += ["## Methods", _rounds(run), made["Methods"].markdown(), _refused(run)]
+    parts += _sections(made, {"Beside the public code": _BESIDE, "Full size": _FULL})
+    parts += _sections(made, {"Evaluation": _EVALUATION, "Waves": _WAVE})
+    return _joined(parts)
+
+
+def details(page: str, made: Mapping[str, Table], views: Mapping[str, Outlook]) -> str:
+    parts = [_DETAILS.format(page=page)]
+    if "Details" in made:
+        parts += ["## What the methods did", made["Details"].markdown()]
     exact = _EXACT.format(near=NEAR[torch.float32], near_16=NEAR[torch.bfloat16])
-    parts += _sections(made, {"Drafting changes no token": exact, "Worst case": _WORST, "Waves": _WAVE})
-    parts += _sections(made, {"Foretold drafts": _FORETOLD, "Evaluation": _EVALUATION})
+    parts += _sections(made, {"Drafting changes no token": exact, "Worst case": _WORST, "Foretold drafts": _FORETOLD})
     parts.append(_TIME)
     where = ("Decoding", "Across batches and contexts", "Where the time of a step goes")
     parts += [made[title].markdown() for title in where if title in made]
-    parts += _sections(made, {"Beside the public code": _BESIDE, "Full size": _FULL, "What LoopCD costs": _COSTS})
-    parts += _sections(made, {"What each device costs, as a share of a step": _DEVICES})
+    parts += _sections(made, {"What LoopCD costs": _COSTS, "What each device costs, as a share of a step": _DEVICES})
     for title in ("Compiling", "Memory of drafting", "Loading"):
         parts += [f"## {title}", _UNDER.get(title, ""), made[title].markdown()] if title in made else []
     coda = percent(views["Huginn-0125"].coda)
     parts += [_FORMULA.format(context=CONTEXT, coda=coda), traffic_table(views).markdown()]
-    parts += [each.markdown() for each in plan_tables(views)]
+    return _joined([*parts, *(each.markdown() for each in plan_tables(views))])
+
+
+def _joined(parts: list[str]) -> str:
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 

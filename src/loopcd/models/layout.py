@@ -23,8 +23,9 @@ from torch import Tensor, nn
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # of x [..., inputs], weight [outputs, inputs] and bias
 
 SMALLEST = 2**18  # elements; below, a product costs little more than its call
-TWO, FEW, MANY = 2, 4, 16  # rows that are timed beside one; from MANY on a product is that of a prompt or of a large batch
-CLEAR = 0.93  # of the time: what is nearer than this may be noise
+TWO, FEW, PROMPT = 2, 4, 96  # rows that are timed beside one
+MANY = 16  # rows from which a product is that of a prompt or of a large batch
+CLEAR, STEADY = 0.93, 0.98  # of the time: what is nearer may be noise; of many rows, which do not wait for memory, less is
 SCRATCH = 3 * 2**24  # bytes that timing takes: more than a processor's cache, unless all weights together are less
 PATIENCE = 0.02  # seconds for products that are timed by turns
 
@@ -204,8 +205,9 @@ def timed(outputs: int, inputs: int, dtype: torch.dtype, fixed: bool, threads: i
         """The time that is compared, and whose it is; torch's own product is left only for what is clearly faster."""
         x = torch.full((1, rows, inputs), 0.01, dtype=dtype)
         products = [by_torch, by_onednn, *([by_numpy] if rows < FEW and dtype == torch.float32 and alone else [])]
-        seconds = _raced(products, x, weights[columns])
-        times = {product: taken / (1 if product is by_torch else CLEAR) for product, taken in seconds.items()}
+        many = rows == PROMPT  # for which two weights are enough
+        seconds, clear = _raced(products, x, weights[columns][: 2 if many else None]), STEADY if many else CLEAR
+        times = {product: taken / (1 if product is by_torch else clear) for product, taken in seconds.items()}
         fastest = min(times, key=lambda product: times[product])
         return times[fastest], fastest
 
@@ -213,7 +215,7 @@ def timed(outputs: int, inputs: int, dtype: torch.dtype, fixed: bool, threads: i
     # one row counts most: every text is written token by token, and only drafts and small batches share a pass
     cost = {columns: 2 * one[columns][0] + few[columns][0] / FEW for columns in orders}
     columns = not fixed and cost[True] < CLEAR * cost[False]
-    return Layout(columns, one[columns][1], best(columns, TWO)[1], few[columns][1], best(columns, MANY)[1])
+    return Layout(columns, one[columns][1], best(columns, TWO)[1], few[columns][1], best(columns, PROMPT)[1])
 
 
 def _raced(products: Sequence[Product], x: Tensor, weights: list[Tensor]) -> dict[Product, float]:
