@@ -29,7 +29,7 @@ class PassCosts:
         """As once measured on a CPU with small models: what further tokens add grows with the rows."""
         return cls(tuple(1 + (0.06 + 0.02 * (batch - 1)) * (tokens - 1) for tokens in TIMED))
 
-    def of(self, tokens: int) -> float:
+    def of(self, tokens: float) -> float:
         for (low, before), (high, after) in zip(self._points(), self._points()[1:], strict=False):
             if tokens <= high or high == TIMED[-1]:
                 return before + (after - before) * (tokens - low) / (high - low)
