@@ -187,16 +187,25 @@ def test_a_plan_by_rule_starts_from_what_it_expects(model, expected, first):
     assert pace.next() == first
 
 
-@pytest.mark.parametrize(("seconds", "goes_on"), [(3.5e-3, True), (4.5e-3, False)])
-def test_drafts_that_take_longer_than_plain_passes_are_given_up(seconds: float, goes_on: bool) -> None:
-    """However many of them are accepted."""
-    pace = RoundPace(length=4, break_even=1.6, trusted=True, recent=4.0, clocked=True)
+@pytest.mark.parametrize(
+    ("break_even", "made", "seconds", "rounds", "goes_on"),
+    [
+        (1.6, 4.0, 3.5e-3, CLOCKED, True),
+        (1.6, 4.0, 4.5e-3, CLOCKED, False),  # however many are accepted
+        (3.0, 2.0, 1.5e-3, 3 * CLOCKED, True),  # however few were expected to pay
+        (3.0, 1.0, 1.5e-3, CLOCKED // 2, False),  # both say so: sooner
+    ],
+)
+def test_a_clocked_pace_goes_by_what_tokens_take(
+    break_even: float, made: float, seconds: float, rounds: int, goes_on: bool
+) -> None:
+    pace = RoundPace(length=4, break_even=break_even, trusted=True, recent=break_even, clocked=True)
     for _ in range(FIRST):
         pace.took(1e-3, 1, drafted=False)
-    for _ in range(CLOCKED):
+    for _ in range(rounds):
         assert pace.next() == 4
-        pace.saw(4.0)
-        pace.took(seconds, 4, drafted=True)
+        pace.saw(made)
+        pace.took(seconds, made, drafted=True)
     assert pace.trusted is goes_on and (pace.next() == 4) is goes_on
 
 

@@ -27,7 +27,7 @@ TICK = 0.8e-3  # seconds of the host beside a tick's loop, as once measured; wha
 AHEAD_BY = 1.2  # how far ahead of rounds a wave must be to be chosen: a slow moment makes the loops look dear beside TICK
 TRIAL = 2  # tokens of a round that only tries whether drafts are accepted
 FIRST = 2  # plain passes by which a clocked pace begins
-CLOCKED = 6  # rounds of which a clocked pace knows what they took before it gives drafts up
+CLOCKED = 6  # rounds of which a clocked pace knows what they took before it gives drafts up; half, where few were accepted
 
 
 @dataclass(frozen=True)
@@ -264,7 +264,7 @@ class DraftReport:
         return self.emitted / self.row_rounds if self.row_rounds else 0.0
 
 
-Times = deque[tuple[float, int]]  # seconds, and the tokens that were made in them
+Times = deque[tuple[float, float]]  # seconds, and the tokens that a row got in them
 
 
 @dataclass
@@ -273,7 +273,7 @@ class RoundPace:
 
     Whether drafts are accepted is tried by rounds of two tokens, which cost little; two in a row that were accepted are
     followed by rounds of the full length. What fails is left alone for a while, each time for longer. A pace that is `clocked`
-    also knows what tokens took with drafts and without: it begins by plain passes, and drafts only while that is faster.
+    knows what tokens take with drafts and without, and goes by that instead: it begins by plain passes.
     """
 
     length: int  # tokens of a full round
@@ -308,25 +308,27 @@ class RoundPace:
         if drafted is not None:  # as a full round must give `break_even`, a shorter one must give less
             made *= self.break_even / (1 + (self.break_even - 1) * (drafted - 1) / (self.length - 1))
         self.recent = 0.7 * self.recent + 0.3 * made
+        if self.clocked:
+            return
         if self.recent < self.break_even:
-            self.trusted, self.passed = False, 0
             self._rest()
-        elif made >= self.length and not self.clocked:
+        elif made >= self.length:
             self.pause = 32
 
-    def took(self, seconds: float, tokens: int, drafted: bool) -> None:
-        """A plain pass, or a round of the full length, took so long and gave so many tokens, of all rows."""
+    def took(self, seconds: float, tokens: float, drafted: bool) -> None:
+        """A plain pass, or a round of the full length, took so long and gave a row so many tokens."""
         (self.rounds if drafted else self.passes).append((seconds, tokens))
-        if drafted and self.trusted and len(self.rounds) >= CLOCKED and self.passes:
-            plain = median(spent / made for spent, made in self.passes)
+        enough = CLOCKED if self.recent >= self.break_even else CLOCKED // 2
+        if drafted and self.trusted and len(self.rounds) >= enough and self.passes:
+            plain = median(spent for spent, _ in self.passes)
             if sum(spent for spent, _ in self.rounds) <= plain * sum(made for _, made in self.rounds):
                 self.pause = 32
                 return
             self.rounds.clear()
-            self.trusted, self.passed = False, 0
             self._rest()
 
     def _rest(self) -> None:
+        self.trusted, self.passed = False, 0
         self.wait, self.pause = self.pause, min(2 * self.pause, 1024)
 
 

@@ -98,7 +98,7 @@ class Rounds:
         self.held: dict[int, int] = {}  # columns of rows that have ended which hold their text, by row of the job
         self.narrowing = Narrowing(reader.cache, len(self.going), job.cache is not None)
         self.longest = 0  # tokens of the longest text that has left
-        self.made = 0  # tokens, of all rows
+        self.gave = 1.0  # tokens that the last pass or round gave a row that goes on
         self.report = DraftReport(0, 0)
         self.sure = False  # whether rounds end with the first draft that is not sure
         self.sures: list[bool] = []  # which drafts of the round were
@@ -128,11 +128,11 @@ class Rounds:
     @contextmanager
     def timed(self, length: int) -> Iterator[None]:
         """Let the pace know what a token took, where a thread's clock tells; rounds that only try teach nothing."""
-        made, began = self.made, time.thread_time()
+        began = time.thread_time()
         yield
         pace, spent = self.pace, time.thread_time() - began
-        if pace is not None and pace.clocked and length in (1, pace.length) and self.made > made:
-            pace.took(spent, self.made - made, drafted=length > 1)
+        if pace is not None and pace.clocked and length in (1, pace.length):
+            pace.took(spent, self.gave, drafted=length > 1)
 
     def narrow(self) -> None:
         """Go on without the rows that have ended: at once where the others stay in their places, else where they are many."""
@@ -174,6 +174,7 @@ class Rounds:
     def plain(self, reading: Reading) -> Iterator[Step]:
         """One token for each row, by a pass that ran all loops."""
         self.report.plain += 1
+        self.gave = 1.0
         yield from self._settle(reading, drafts=[], length=1)
         if not all(self.going):
             self._crop([0] * len(self.going))
@@ -202,8 +203,9 @@ class Rounds:
         self._crop([length - count for count in counts])
         # a round that a text's end made shorter teaches nothing
         whole = [count for count, going in zip(counts, self.going, strict=True) if going]
+        self.gave = sum(whole) / len(whole) if whole else float(max(counts))
         if self.pace is not None and whole and most == (self.pace.length if self.pace.trusted else TRIAL):
-            self.pace.saw(sum(whole) / len(whole), length)
+            self.pace.saw(self.gave, length)
 
     def _draft(self, most: int) -> tuple[list[LoopState], list[Tensor]]:
         """States of up to `most` tokens after the first loops, and the drafts [batch] that follow all but the last of them."""
@@ -289,7 +291,6 @@ class Rounds:
             yield self._step(reading, scores, index, chosen, taking, processed)
             for row in [row for row, wanted in enumerate(taking) if wanted]:
                 self.report.near_ties += near is not None and near[row][index]
-                self.made += 1
                 self.pending[row] = chosen[row]
                 self.going[row] = not self.stopper.add(row, chosen[row])
                 taking[row] = self.going[row] and index + 1 < length and chosen[row] == drafts[index][row]

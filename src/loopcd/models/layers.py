@@ -154,9 +154,10 @@ def add_product(x: Tensor, linear: nn.Module, y: Tensor) -> Tensor:
 def attention(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
     """Attention by transformers' interface: [rows, heads, time, head_dim] -> [rows, time, heads × head_dim]."""
     function = ALL_ATTENTION_FUNCTIONS.get_interface(_implementation(module.config), eager_attention)
-    if function is sdpa_attention_forward and mask is None and query.shape[2] == 1 and module.num_key_value_groups == 1:
+    plain = mask is None and query.shape[2] > 1  # what is seen is for the function to say
+    if function is sdpa_attention_forward and not plain and module.num_key_value_groups == 1:
         # the same call without what surrounds it, which for one token takes longer than the attention
-        output = F.scaled_dot_product_attention(query, key, value).transpose(1, 2)
+        output = F.scaled_dot_product_attention(query, key, value, mask).transpose(1, 2)
         return output.reshape(*output.shape[:2], -1)
     output, _ = function(module, query, key, value, mask, scaling=query.shape[-1] ** -0.5, dropout=0.0)
     return output.view(*output.shape[:2], -1)

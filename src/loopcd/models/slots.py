@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -232,8 +233,13 @@ def moved_rows(index: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 def row_index(span: Span, device: torch.device) -> Tensor:
-    rows = torch.arange(span.batch, device=device) if span.rows is None else span.rows.to(device)
-    return rows[:, None]  # [rows, 1]
+    return _numbered(span.batch, device) if span.rows is None else span.rows.to(device)[:, None]  # [rows, 1]
+
+
+@lru_cache(maxsize=64)
+def _numbered(rows: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # else what decoding made could not serve training
+        return torch.arange(rows, device=device)[:, None]
 
 
 def column_index(span: Span, device: torch.device) -> Tensor:
