@@ -332,3 +332,17 @@ def test_going_on_after_a_batched_draft(own_model, seed, coda):
     rest = own_model.generate(first.sequences, max_new_tokens=11, past_key_values=first.past_key_values, **options)
     assert torch.equal(rest, at_once)
     assert first.past_key_values.lengths is None
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_a_row_that_ended_holds_no_more_than_its_text(own_model, seed):
+    """Others get far ahead of it; whoever goes on from the cache must not find columns there that it never wrote."""
+    ids = torch.randint(0, 250, (3, 6), generator=torch.Generator().manual_seed(seed))
+    method = loopcd.Greedy(draft=loopcd.SelfDraft(own_model.num_loops - 1, 4, fallback=False))
+    options = {"custom_generate": method, "do_sample": False, "attention_mask": torch.ones_like(ids)}
+    second = own_model.generate(ids, max_new_tokens=2, **options)[0, 7]
+    ended = own_model.generate(
+        ids, max_new_tokens=16, eos_token_id=int(second), pad_token_id=0, return_dict_in_generate=True, **options
+    )
+    shortest = min(row.index(int(second)) if second in row else len(row) for row in ended.sequences[:, 6:].tolist())
+    assert ended.past_key_values.length <= 6 + shortest
