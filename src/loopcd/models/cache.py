@@ -7,7 +7,7 @@ geometrically otherwise, is never concatenated, and can be cropped, also row by 
 layers with keys of their own (Huginn's coda) keeps those in a `Branch`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -88,7 +88,7 @@ class Branch:
 
     @property
     def nbytes(self) -> int:
-        return 0 if self.latents is None else self.latents.numel() * self.latents.element_size()
+        return sum(slot.nbytes for slot in self.slots) + (0 if self.latents is None else self.latents.nbytes)
 
 
 class Reach:
@@ -250,9 +250,8 @@ class LoopCache(Cache):
     def enter(self, span: Span, loop: int, slots: Sequence[int], before: Sequence[int]) -> None:
         """Before the span's tokens run loop `loop`: fill in, by the entries of the loop before, what will be missed there. Rows
         of the pass that have left it are filled in at once, since together with others they cost less than later alone."""
-        if self.reach is None:
-            return
-        for (start, stop), rows in self.reach.enter(span, loop, self.span).items():
+        missed = {} if self.reach is None else self.reach.enter(span, loop, self.span)
+        for (start, stop), rows in missed.items():
             index = None if len(rows) == self.batch else torch.tensor(rows)
             for source, target in zip(before, slots, strict=True):
                 self.slot(target).take_over(self.slot(source), index, slice(start, stop), span)
@@ -294,15 +293,11 @@ class LoopCache(Cache):
         for branch in self.branches.values():
             branch.crop(length)
 
-    def _all_slots(self) -> Iterator[Slot]:
-        yield from self.layers  # pyright: ignore[reportReturnType]
-        for branch in self.branches.values():
-            yield from branch.slots
-
     @property
     def nbytes(self) -> int:
         """Bytes that the storage takes now."""
-        return sum(slot.nbytes for slot in self._all_slots()) + sum(branch.nbytes for branch in self.branches.values())
+        held: Any = (*self.layers, *self.branches.values())
+        return sum(each.nbytes for each in held)
 
     def _select(self, index: Tensor) -> None:
         moved = moved_rows(index)
@@ -333,27 +328,12 @@ class LoopCache(Cache):
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.length
 
-    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        return self.length + query_length, 0
-
     def get_max_length(self, layer_idx: int | None = None) -> int:
         return -1
 
     @property
     def is_initialized(self) -> bool:
         return self.length > 0
-
-    @property
-    def is_compileable(self) -> bool:
-        return False
-
-    @property
-    def is_croppable(self) -> bool:
-        return True
-
-    @property
-    def is_sliding(self) -> list[bool]:
-        return [False] * len(self.layers)
 
 
 _FULL_DEPTH = 2**31 - 1

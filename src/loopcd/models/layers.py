@@ -13,7 +13,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from loopcd.models.layout import is_plain, together
-from loopcd.models.slots import Span
+from loopcd.models.slots import Span, column_index
 
 
 class RMSNorm(nn.Module):
@@ -80,11 +80,7 @@ class RotaryTable:
     """
 
     def __init__(
-        self,
-        base: float,
-        head_dim: int,
-        paired: Literal["neighbours", "halves"],
-        scaling: Llama3Scaling | None = None,
+        self, base: float, head_dim: int, paired: Literal["neighbours", "halves"], scaling: Llama3Scaling | None = None
     ) -> None:
         self.base, self.head_dim, self.paired, self.scaling = base, head_dim, paired, scaling
         self._made: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
@@ -309,7 +305,7 @@ def causal_mask(span: Span, device: torch.device, valid: Tensor | None, implemen
     plain = span.time == 1 or (span.start == 0 and implementation != "eager")
     if valid is None and span.columns is None and plain:
         return None
-    own = torch.arange(span.start, span.stop, device=device)[None] if span.columns is None else span.columns.to(device)
+    own = column_index(span, device)  # [rows or 1, time]
     columns = torch.arange(span.stop, device=device)
     mask = columns <= own[..., None]  # [rows or 1, time, columns]
     if valid is not None:

@@ -82,22 +82,14 @@ class OuroForCausalLM(StackedModel):
         `exit_threshold` takes for each token the first loop at which the gate's cumulated probability reaches it,
         `exit_at_step` one loop for all (0 is the first), `use_weighted_exit` the mean over the gate's distribution.
         """
-        num_loops = heard_loops(num_loops, kwargs)
         # every argument stands in the signature: transformers' generate passes on only what it finds there
-        options = {
-            **kwargs,
-            "attention_mask": attention_mask,
-            "position_ids": position_ids,
-            "past_key_values": past_key_values,
-            "inputs_embeds": inputs_embeds,
-            "use_cache": use_cache,
-            "num_loops": num_loops,
-        }
+        given = (input_ids, attention_mask, position_ids, past_key_values, inputs_embeds)
+        kwargs |= {"use_cache": use_cache, "num_loops": heard_loops(num_loops, kwargs)}
         if exit_threshold is None and exit_at_step is None and not use_weighted_exit:
-            more = {"labels": labels, "logits_to_keep": logits_to_keep, "output_hidden_states": output_hidden_states}
-            return super().forward(input_ids, **options, **more)
-        num_loops = checked_loops(num_loops, self.num_loops)
-        output = super().forward(input_ids, **options, output_hidden_states=True, logits_to_keep=1)
+            kwargs |= {"logits_to_keep": logits_to_keep, "output_hidden_states": output_hidden_states}
+            return super().forward(*given, labels, **kwargs)
+        num_loops = checked_loops(kwargs["num_loops"], self.num_loops)
+        output = super().forward(*given, output_hidden_states=True, logits_to_keep=1, **kwargs)
         assert output.hidden_states is not None
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         hidden = torch.stack(output.hidden_states[1:], dim=2)[:, kept]  # [batch, time, loops, width]

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from loopcd.models.cache import Exited, LoopCache
+from loopcd.models.cache import GROWTH, Exited, LoopCache
 from loopcd.models.layers import attention
 from loopcd.models.slots import Slot, Span, in_blocks, sent
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from loopcd.models.stages import LoopedModel
 
 TRIANGLE = 1024  # columns up to which what tokens do not see is looked up
-BLOCK, GROWTH = 32, 1.5  # columns are reserved in multiples of the one, and grow by the other
 
 
 class Places:
@@ -70,7 +69,7 @@ class Places:
         base = self._part.get(index, (index, 0))[0]
         old = self._kept.get(base)
         if old is None or old[0].shape[2] < columns:
-            grown = -(-max(columns, int(GROWTH * (0 if old is None else old[0].shape[2]))) // BLOCK) * BLOCK
+            grown = in_blocks(max(columns, int(GROWTH * (0 if old is None else old[0].shape[2]))))
             capacity = max(columns, min(grown, self.limit))
             number = self.rows * (self.num_loops if base in self.looped else 1)
             new = tuple(each.new_zeros(number, each.shape[1], capacity, each.shape[3]) for each in (keys, values))
@@ -93,10 +92,6 @@ class Places:
         for pair in self._kept.values():
             for kept in pair:
                 kept[place :: self.rows] = 0
-
-    @property
-    def nbytes(self) -> int:
-        return sum(each.numel() * each.element_size() for pair in self._kept.values() for each in pair)
 
 
 class PlaceSlot(Slot):

@@ -157,22 +157,15 @@ class RecurrentModel(CodaModel):
         return self.transformer["ln_f"](read).to(x.device)
 
     def through(
-        self,
-        part: str,
-        x: Tensor,
-        rotary: Any,
-        mask: Tensor | None,
-        slots: Sequence[Any],
-        span: Span,
-        last: bool = False,
+        self, part: str, x: Tensor, rotary: Any, mask: Tensor | None, slots: Sequence[Any], span: Span, last: bool = False
     ) -> Tensor:
         """The part's layers one after the other; with `last`, what the last one makes of the last token only."""
         layers: Any = self.transformer[part]
         first = self._first_layer[part]
-        more = {"spare": True} if self._spare(x) else {}
+        spare = self._spare(x)
         for index, (layer, slot) in enumerate(zip(layers, slots, strict=True)):
             inputs = self.layer_inputs(rotary, first + index)
-            x = layer(x, inputs, mask, slot, span, last and index == len(layers) - 1, **more)
+            x = layer(x, inputs, mask, slot, span, last and index == len(layers) - 1, spare)
         return x
 
     def _spare(self, x: Tensor) -> bool:
