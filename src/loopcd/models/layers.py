@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import initialization as init
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -29,19 +30,27 @@ class RMSNorm(nn.Module):
         if x.dtype != torch.float32 and x.is_cpu:  # torch's norm is in float32 inside
             return F.rms_norm(x, self.weight.shape, None, self.eps) * self.weight
         if x.is_cpu and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            return self._few_small_steps(x)
+            # torch has no fused kernel of this norm for CPUs; for one token its composite costs more than the attention
+            norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+            scale = torch.addcmul(_scalar(self.eps), norm, norm, value=1 / x.shape[-1]).rsqrt_()
+            return torch.mul(x, scale).mul_(self._parameters["weight"])  # pyright: ignore[reportArgumentType]
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
-
-    def _few_small_steps(self, x: Tensor) -> Tensor:
-        # PyTorch has no fused kernel of this norm for CPUs; for one token its composite costs more than the attention
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        scale = torch.addcmul(_scalar(self.eps), norm, norm, value=1 / x.shape[-1]).rsqrt_()
-        return torch.mul(x, scale).mul_(self._parameters["weight"])  # pyright: ignore[reportArgumentType]
 
 
 @lru_cache(maxsize=8)
 def _scalar(value: float) -> Tensor:
     return torch.tensor(value)
+
+
+@torch.no_grad()
+def init_weights(module: nn.Module, std: float) -> None:
+    """As most families do it."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        init.normal_(module.weight, std=std)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            init.zeros_(module.bias)
+    elif isinstance(module, RMSNorm):
+        init.ones_(module.weight)
 
 
 @dataclass(frozen=True)
@@ -197,14 +206,7 @@ class LoopedLayer(nn.Module):
         self.compiled = (torch.compile(self.before, dynamic=True), torch.compile(self.after, dynamic=True))
 
     def forward(
-        self,
-        x: Tensor,
-        rotary: tuple[Tensor, Tensor],
-        mask: Tensor | None,
-        slot: Any,
-        span: Span,
-        last: bool = False,
-        spare: bool = False,
+        self, x: Tensor, rotary: Any, mask: Tensor | None, slot: Any, span: Span, last: bool = False, spare: bool = False
     ) -> Tensor:
         """[rows, time, width], or with `last` what comes out for the last token only: of the others, keys and values.
 
@@ -215,14 +217,7 @@ class LoopedLayer(nn.Module):
         return self._output(x, rotary, mask, slot, span, last, spare)
 
     def _output(
-        self,
-        x: Tensor,
-        rotary: tuple[Tensor, Tensor],
-        mask: Tensor | None,
-        slot: Any,
-        span: Span,
-        last: bool,
-        spare: bool = False,
+        self, x: Tensor, rotary: Any, mask: Tensor | None, slot: Any, span: Span, last: bool, spare: bool = False
     ) -> Tensor:
         before, after = self.before, self.after
         if self.compiled is not None and x.shape[1] <= self.COMPILED_TIME:

@@ -44,6 +44,7 @@ class OuroForCausalLM(StackedModel):
     config_class = OuroConfig
     kinds = ("ouro",)
     layer_class = OuroLayer
+    loops_field = "total_ut_steps"
     _no_split_modules = ["OuroLayer"]  # noqa: RUF012
 
     def __init__(self, config: OuroConfig) -> None:

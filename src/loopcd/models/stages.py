@@ -123,6 +123,7 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
     _skip_keys_device_placement: ClassVar[list[str]] = ["past_key_values"]  # pyright: ignore
     _is_stateful = False
 
+    loops_field: ClassVar[str] = "num_loops"  # where the configuration keeps the number of loops
     has_initial_state: ClassVar[bool] = False  # True where the loops start from a latent that can be drawn (Huginn)
     quantized: str | None = None  # "int8" where the weights were rounded
     pointwise_readout: ClassVar[bool] = True  # False where a readout attends to other tokens' readouts (Huginn's coda)
@@ -141,7 +142,7 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
 
     def readout(self, state: LoopState, last: bool = False) -> Tensor:
         """[batch, time, width], what the head reads of each token; with `last` only of the last one, time being 1."""
-        raise TypeError(f"{type(self).__name__} does not say what its head reads")
+        return self.read_latents(state.hidden[:, -1:] if last else state.hidden)
 
     def head(self, hidden: Tensor, tokens: Tensor | None = None) -> Tensor:
         """Logits [..., vocab], or of the token ids `tokens` [..., n] only; of some, in the dtype of `hidden`."""
@@ -156,22 +157,22 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
             return head(hidden.to(self.dtype)).to(hidden).gather(-1, tokens)
         return (rows @ hidden.to(rows.device)[..., None]).squeeze(-1).to(hidden.device)
 
-    def loop_slots(self, loop: int) -> Sequence[int]:
+    def loop_slots(self, loop: int) -> range:
         """The cache slots that loop `loop` (1 is the first) writes."""
         raise TypeError(f"{type(self).__name__} does not say where its keys are")
 
     def slot_count(self, num_loops: int | None = None) -> int:
         """Key/value slots of a cache after `num_loops` loops, early readouts not counted."""
-        raise TypeError(f"{type(self).__name__} does not say how many slots it needs")
+        return self.loop_slots(num_loops or self.num_loops).stop
 
     @property
     def num_loops(self) -> int:
         """Loops that a token runs unless a call says otherwise."""
-        raise TypeError(f"{type(self).__name__} does not say how often it loops")
+        return getattr(self.config, self.loops_field)
 
     def set_num_loops(self, num_loops: int) -> None:
         """Let every token run `num_loops` loops from now on."""
-        raise TypeError(f"{type(self).__name__} does not say how its number of loops is set")
+        setattr(self.config, self.loops_field, checked_loops(num_loops, 0))
 
     @property
     def max_context(self) -> int:
