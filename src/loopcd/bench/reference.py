@@ -14,14 +14,14 @@ from typing import Any
 
 from loopcd.bench import reference_worker
 from loopcd.bench.full_size import PROMPT, made
-from loopcd.bench.subjects import huginn_medium, ouro_medium
+from loopcd.bench.subjects import MEDIUM
 from loopcd.bench.timing import Say, Spread, alternately
 from loopcd.models.presets import PUBLIC
 from loopcd.tracing.writing import write_whole
 
 MAKERS = {
-    "huginn-medium": lambda: huginn_medium(n_layers=8, tie_embeddings=True, tie_word_embeddings=True),
-    "ouro-medium": ouro_medium,
+    "huginn-medium": partial(MEDIUM["huginn-medium"], n_layers=8, tie_embeddings=True, tie_word_embeddings=True),
+    "ouro-medium": MEDIUM["ouro-medium"],
 }
 OURO = "ByteDance/Ouro-1.4B"
 FULL_SIZE = {OURO: lambda: made(PUBLIC[OURO](), "float32")}  # only where it is asked for, with a short prompt

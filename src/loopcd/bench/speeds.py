@@ -1,12 +1,12 @@
 """Every method against greedy, on the same prompts, alternately: plain, drafted, with early exit, at several batch sizes."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from loopcd.bench.subjects import Subject, texts, token_count
-from loopcd.bench.timing import NOTHING, Sample, Stopwatch, ratio
+from loopcd.bench.timing import NOTHING, Sample, Say, ratio, timed
 from loopcd.decoding import MTI, EarlyExit, Greedy, LoopCD, Method, NoiseCD, SelfDraft, SelfEval
 from loopcd.decoding.draft import DraftReport
 from loopcd.decoding.loop import Rows
@@ -48,14 +48,12 @@ class Runner:
 
     def timed(self, subject: Subject, group: Sequence[Sequence[int]]) -> Sample:
         # nobody goes on from the cache, so that rows whose texts have ended may leave, as they do in `generate`
-        job, watch = replace(subject.job(group), cache=None), Stopwatch()
-        with watch.running():
-            rows = self.method.rows(job)
-        return watch.sample(token_count(rows))
+        job = replace(subject.job(group), cache=None)
+        return timed(lambda: token_count(self.method.rows(job)))
 
 
 def measure_methods(
-    subject: Subject, batch: int, prompts: int, rounds: int, say: Callable[[str], None], seconds: float | None = None
+    subject: Subject, batch: int, prompts: int, rounds: int, say: Say, seconds: float | None = None
 ) -> tuple[dict[str, Runner], dict[str, str]]:
     """Runners with their samples, and the methods that this model cannot run, with the reason.
 
@@ -147,12 +145,7 @@ def against_plain(drafted: Runner, plain: Runner) -> dict[str, Any]:
 
 
 def bench_methods(
-    subjects: Sequence[Subject],
-    batches: Sequence[int],
-    prompts: int,
-    rounds: int,
-    say: Callable[[str], None],
-    seconds: float | None = None,
+    subjects: Sequence[Subject], batches: Sequence[int], prompts: int, rounds: int, say: Say, seconds: float | None = None
 ) -> dict[str, Any]:
     """`ratios` and `models` of the benchmark's JSON, `ratios_cpu` by CPU time, and `details` beside them."""
     found: dict[str, Any] = {"ratios": {}, "models": {}, "ratios_cpu": {}, "details": {}, "refused": {}, "rounds": {}}

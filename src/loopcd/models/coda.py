@@ -17,7 +17,7 @@ from torch import Tensor
 
 from loopcd.models.cache import Branch, LoopCache
 from loopcd.models.slots import Beside, Slot, Span, column_index
-from loopcd.models.stages import Coda, LoopedModel, LoopState, Pass, joined, positions_of, rows_of, time_of
+from loopcd.models.stages import Coda, LoopedModel, LoopState, Pass, joined, positions_of, rows_of
 
 AT_ONCE = 64  # tokens of a text that are read together, each with a mask of its own
 
@@ -105,13 +105,11 @@ class CodaModel(LoopedModel):
         if first.span.columns is None and count == 1:
             return self._last_of(hidden, rotary, slots, valid, first.span.start, rows)
         if "flash" in (self.config._attn_implementation or ""):  # which takes no mask of one's own
-            return torch.cat(
-                [
-                    self._last_of(hidden[:, at : at + 1], time_of(rotary, at), slots, valid, first.span.start + at, rows)
-                    for at in range(count)
-                ],
-                dim=1,
-            )
+            parts = []
+            for at in range(count):
+                turned = tuple(part[:, at : at + 1] for part in rotary)
+                parts.append(self._last_of(hidden[:, at : at + 1], turned, slots, valid, first.span.start + at, rows))
+            return joined(parts)
         columns = joined([column_index(state.tokens.span, hidden.device) for state in states])
         columns = rows_of(columns, rows).expand(len(hidden), -1)
         return self._beside(hidden, rotary, slots, columns, stop - 1, valid, rows)[:, -count:]

@@ -38,7 +38,7 @@ class Pass:
     span: Span
     cache: LoopCache | None
     mask: Tensor | None  # see layers.causal_mask
-    rotary: Any  # the family's own form of the positions
+    rotary: Any  # the family's own form of the positions: a tuple of tensors [rows or 1, time, ...]
     injected: Tensor | None = None  # [rows, time, width], what Huginn's loops are fed beside the state
     length: int = 0  # all positions of the pass are below this
 
@@ -82,13 +82,6 @@ def rows_of(values: Any, index: Tensor | None) -> Any:
     return values[index] if values.shape[0] > 1 else values
 
 
-def time_of(values: Any, at: int) -> Any:
-    """The token at index `at` of a tensor [rows, time, ...], or of a tuple of such."""
-    if isinstance(values, tuple):
-        return tuple(time_of(part, at) for part in values)
-    return values[:, at : at + 1]
-
-
 def joined(parts: Sequence[Any]) -> Any:
     """Tensors [rows, time, ...], or tuples of them, of successive tokens as one; None where they have none."""
     if len(parts) == 1 or parts[0] is None:
@@ -107,10 +100,10 @@ class LoopState:
     tokens: Pass
     extra: Tensor | None = None  # a second latent, where a family has one (HRM-Text's low-level state)
 
-    def keep(self, index: Tensor, known: Sequence[int] | None = None) -> "LoopState":
-        """The state of the rows at `index` (`known`: on the host) only: the others left the loop."""
+    def keep(self, index: Tensor) -> "LoopState":
+        """The state of the rows at `index` only: the others left the loop."""
         extra = None if self.extra is None else self.extra[index]
-        return LoopState(self.hidden[index], self.loop, self.tokens.keep(index, known), extra)
+        return LoopState(self.hidden[index], self.loop, self.tokens.keep(index), extra)
 
 
 class LoopedModel(CheckedModel, LoopedGenerationMixin):
