@@ -76,18 +76,13 @@ def measure_methods(
         if number and seconds is not None and time.perf_counter() - start > seconds:
             break
         say(f"methods: {subject.name}, batch {batch}, round {number + 1} of {rounds}")
-        _round(subject, runners, groups, number)
+        sums = dict.fromkeys(runners, NOTHING)
+        for index, group in enumerate(groups):  # group by group, so that what is compared ran within seconds
+            for name in list(runners)[:: -1 if (number + index) % 2 else 1]:
+                sums[name] += runners[name].timed(subject, group)
+        for name, total in sums.items():
+            runners[name].samples.append(total)
     return runners, refused
-
-
-def _round(subject: Subject, runners: dict[str, Runner], groups: Sequence[Sequence[Sequence[int]]], number: int) -> None:
-    """Every method on every group, group by group, so that what is compared ran within seconds."""
-    sums = dict.fromkeys(runners, NOTHING)
-    for index, group in enumerate(groups):
-        for name in list(runners)[:: -1 if (number + index) % 2 else 1]:
-            sums[name] += runners[name].timed(subject, group)
-    for name, total in sums.items():
-        runners[name].samples.append(total)
 
 
 def ratios(runners: dict[str, Runner], cpu: bool = False) -> dict[str, Any]:

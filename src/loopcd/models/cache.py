@@ -185,7 +185,10 @@ class LoopCache(Cache):
             columns = self.lengths[:, None] + torch.arange(time)
             span = Span(batch, int(self.lengths.min()), int(columns.max()) + 1, columns.to(device or "cpu", non_blocking=True))
             self.lengths = self.lengths + time
-        self._extend_valid(span, padding)
+        if padding is not None:
+            self.valid = _noted(self.valid, span, padding, fill=True)
+        elif self.valid is not None:
+            self.valid = _extended(self.valid, span.stop, fill=True)
         if self.depths is not None:
             self.depths = _extended(self.depths, span.stop, fill=_FULL_DEPTH)
             # a column that a longer row still reaches may hold the depth of a token that this row had cropped
@@ -194,20 +197,9 @@ class LoopCache(Cache):
         self.length, self.span = span.stop, span
         return span
 
-    def _extend_valid(self, span: Span, padding: Tensor | None) -> None:
-        if self.valid is None:
-            if padding is None:
-                return
-            self.valid = torch.ones(span.batch, span.start, dtype=torch.bool, device=padding.device)
-        self.valid = _extended(self.valid, span.stop, fill=True)
-        if padding is not None:
-            self.valid[row_index(span, padding.device), column_index(span, padding.device)] = padding
-
     def remember(self, span: Span, input_ids: Tensor) -> None:
         """Keep the token ids [batch, time] of the span."""
-        known = input_ids.new_zeros(span.batch, span.start) if self.input_ids is None else self.input_ids
-        self.input_ids = _extended(known, span.stop, fill=0)
-        self.input_ids[row_index(span, input_ids.device), column_index(span, input_ids.device)] = input_ids
+        self.input_ids = _noted(self.input_ids, span, input_ids, fill=0)
 
     def remembered(self, span: Span) -> Tensor | None:
         """The token ids [batch, time] of the span, if they are kept."""
@@ -337,6 +329,14 @@ class LoopCache(Cache):
 
 
 _FULL_DEPTH = 2**31 - 1
+
+
+def _noted(table: Tensor | None, span: Span, values: Tensor, fill: int | bool) -> Tensor:
+    """The table [batch, columns] with the values [batch, time] at the span."""
+    table = values.new_full((span.batch, span.start), fill) if table is None else table
+    table = _extended(table, span.stop, fill)
+    table[row_index(span, values.device), column_index(span, values.device)] = values
+    return table
 
 
 def _extended(table: Tensor, columns: int, fill: int | bool) -> Tensor:

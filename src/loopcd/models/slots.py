@@ -81,11 +81,6 @@ class Slot(CacheLayerMixin):
         return None if self._values is None else self._values[:, :, : self._cache.length]
 
     @property
-    def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
-        assert self._keys is not None
-        return self._keys.device
-
-    @property
     def capacity(self) -> int:
         return 0 if self._keys is None else self._keys.shape[2]
 

@@ -386,6 +386,3 @@ def loop_logits(
         if loop in wanted:
             said[loop] = model.head(model.readout(state))
     return torch.stack([said[loop] for loop in wanted], dim=1)
-
-
-__all__ = ["Coda", "LoopState", "LoopedModel", "Pass", "checked_loops", "loop_logits"]
