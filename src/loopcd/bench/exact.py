@@ -51,9 +51,10 @@ def bench_exact(subjects: Sequence[Subject], batches: Sequence[int], prompts: in
                 say(f"exact: {subject.name}, {name}, batch {batch}")
                 plain = one_by_one if batch == 1 else [method.rows(subject.job(group)) for group in groups]
                 written = [text for rows in plain for text in texts(rows)]
-                told = {"no draft": told_by(plain, {"identical_texts": written, "identical_alone": alone})}
+                against = {"identical_texts": written, "identical_alone": alone}
+                told = {"no draft": told_by(plain, against)}
                 for label, draft in drafts(subject.model).items():
                     made = [replace(method, draft=draft).rows(subject.job(group)) for group in groups]
-                    told[label] = told_by(made, {"identical_texts": written, "identical_alone": alone})
+                    told[label] = told_by(made, against)
                 found.setdefault(subject.name, {}).setdefault(str(batch), {})[name] = told
     return found

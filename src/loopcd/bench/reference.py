@@ -14,15 +14,11 @@ from typing import Any
 
 from loopcd.bench import reference_worker
 from loopcd.bench.full_size import PROMPT, made
-from loopcd.bench.subjects import huginn_medium, ouro_medium
+from loopcd.bench.subjects import MEDIUM
 from loopcd.bench.timing import Say, Spread, alternately
 from loopcd.models.presets import PUBLIC
-from loopcd.tracing.writing import write_whole
 
-MAKERS = {
-    "huginn-medium": lambda: huginn_medium(n_layers=8, tie_embeddings=True, tie_word_embeddings=True),
-    "ouro-medium": ouro_medium,
-}
+MAKERS = {**MEDIUM, "huginn-medium": partial(MEDIUM["huginn-medium"], tie_embeddings=True)}
 OURO = "ByteDance/Ouro-1.4B"
 FULL_SIZE = {OURO: lambda: made(PUBLIC[OURO](), "float32")}  # only where it is asked for, with a short prompt
 
@@ -82,19 +78,10 @@ def bench_reference(
         prompts = (PROMPT,) if name in FULL_SIZE else contexts
         with tempfile.TemporaryDirectory() as place:
             subjects[name]().save_pretrained(place)
-            _as_public(Path(place) / "config.json")
             own, other = (sys.executable, "ours", family, place), (python, "reference", family, place, str(folder))
             with worker(*own) as ours, worker(*other) as public:
                 found[name] = {str(each): _compare(ours, public, each, rounds, tokens) for each in prompts}
     return found
-
-
-def _as_public(path: Path) -> None:
-    """The public configuration class of Huginn cannot read `tie_word_embeddings`, which is its `tie_embeddings`."""
-    fields = json.loads(path.read_text())
-    if "tie_embeddings" in fields:
-        fields.pop("tie_word_embeddings", None)
-        write_whole(path, json.dumps(fields))
 
 
 def _compare(ours: Ask, public: Ask, context: int, rounds: int, tokens: int) -> dict[str, Any]:

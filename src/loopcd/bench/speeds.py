@@ -1,12 +1,12 @@
 """Every method against greedy, on the same prompts, alternately: plain, drafted, with early exit, at several batch sizes."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from loopcd.bench.subjects import Subject, texts, token_count
-from loopcd.bench.timing import NOTHING, Sample, Stopwatch, ratio
+from loopcd.bench.timing import NOTHING, Sample, Say, ratio, timed
 from loopcd.decoding import MTI, EarlyExit, Greedy, LoopCD, Method, NoiseCD, SelfDraft, SelfEval
 from loopcd.decoding.draft import DraftReport
 from loopcd.decoding.loop import Rows
@@ -48,14 +48,12 @@ class Runner:
 
     def timed(self, subject: Subject, group: Sequence[Sequence[int]]) -> Sample:
         # nobody goes on from the cache, so that rows whose texts have ended may leave, as they do in `generate`
-        job, watch = replace(subject.job(group), cache=None), Stopwatch()
-        with watch.running():
-            rows = self.method.rows(job)
-        return watch.sample(token_count(rows))
+        job = replace(subject.job(group), cache=None)
+        return timed(lambda: token_count(self.method.rows(job)))
 
 
 def measure_methods(
-    subject: Subject, batch: int, prompts: int, rounds: int, say: Callable[[str], None], seconds: float | None = None
+    subject: Subject, batch: int, prompts: int, rounds: int, say: Say, seconds: float | None = None
 ) -> tuple[dict[str, Runner], dict[str, str]]:
     """Runners with their samples, and the methods that this model cannot run, with the reason.
 
@@ -78,18 +76,13 @@ def measure_methods(
         if number and seconds is not None and time.perf_counter() - start > seconds:
             break
         say(f"methods: {subject.name}, batch {batch}, round {number + 1} of {rounds}")
-        _round(subject, runners, groups, number)
+        sums = dict.fromkeys(runners, NOTHING)
+        for index, group in enumerate(groups):  # group by group, so that what is compared ran within seconds
+            for name in list(runners)[:: -1 if (number + index) % 2 else 1]:
+                sums[name] += runners[name].timed(subject, group)
+        for name, total in sums.items():
+            runners[name].samples.append(total)
     return runners, refused
-
-
-def _round(subject: Subject, runners: dict[str, Runner], groups: Sequence[Sequence[Sequence[int]]], number: int) -> None:
-    """Every method on every group, group by group, so that what is compared ran within seconds."""
-    sums = dict.fromkeys(runners, NOTHING)
-    for index, group in enumerate(groups):
-        for name in list(runners)[:: -1 if (number + index) % 2 else 1]:
-            sums[name] += runners[name].timed(subject, group)
-    for name, total in sums.items():
-        runners[name].samples.append(total)
 
 
 def ratios(runners: dict[str, Runner], cpu: bool = False) -> dict[str, Any]:
@@ -147,12 +140,7 @@ def against_plain(drafted: Runner, plain: Runner) -> dict[str, Any]:
 
 
 def bench_methods(
-    subjects: Sequence[Subject],
-    batches: Sequence[int],
-    prompts: int,
-    rounds: int,
-    say: Callable[[str], None],
-    seconds: float | None = None,
+    subjects: Sequence[Subject], batches: Sequence[int], prompts: int, rounds: int, say: Say, seconds: float | None = None
 ) -> dict[str, Any]:
     """`ratios` and `models` of the benchmark's JSON, `ratios_cpu` by CPU time, and `details` beside them."""
     found: dict[str, Any] = {"ratios": {}, "models": {}, "ratios_cpu": {}, "details": {}, "refused": {}, "rounds": {}}

@@ -2,21 +2,21 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import log, sqrt
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
+from transformers import PreTrainedConfig
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
 from loopcd.decoding import Greedy
 from loopcd.decoding.loop import Job, Rows, Sampling
 from loopcd.decoding.texts import pad_left
 from loopcd.evaluation.tasks import steps
-from loopcd.models import HuginnConfig, HuginnForCausalLM, LoopedModel, OuroConfig, OuroForCausalLM
+from loopcd.models import HuginnConfig, LoopedModel, OuroConfig
 from loopcd.models.layout import lay_out
-
-VOCABULARY = 4096
-M = TypeVar("M", bound=LoopedModel)
+from loopcd.models.presets import family_of
 
 
 @dataclass(frozen=True)
@@ -66,46 +66,24 @@ def texts(rows: Rows) -> list[list[int]]:
     return [tokens[going.to(tokens.device)].tolist() for tokens, going in zip(rows.tokens, rows.going, strict=True)]
 
 
-def huginn_medium(vocabulary: int = VOCABULARY, **changes: Any) -> HuginnForCausalLM:
-    """2 + 4 × 16 + 2 layers of width 512. The head is a matrix of its own, so that it can be sharpened alone."""
+def _medium(config: type[PreTrainedConfig], fields: dict[str, Any], vocabulary: int = 4096, **changes: Any) -> LoopedModel:
+    """A model of width 512 with random weights, laid out as `load` does it."""
     torch.manual_seed(0)
-    fields: dict[str, Any] = {
-        "n_embd": 512,
-        "n_heads": 8,
-        "intermediate_size": 1536,
-        "n_layers_in_prelude": 2,
-        "n_layers_in_recurrent_block": 4,
-        "n_layers_in_coda": 2,
-        "mean_recurrence": 16,
-        "vocab_size": vocabulary,
-        "block_size": 2048,
-        "tie_embeddings": False,
-    }
-    return _as_loaded(HuginnForCausalLM(HuginnConfig(**{**fields, **changes})))
-
-
-def ouro_medium(vocabulary: int = VOCABULARY, **changes: Any) -> OuroForCausalLM:
-    """8 layers × 4 loops of width 512."""
-    torch.manual_seed(0)
-    fields: dict[str, Any] = {
-        "hidden_size": 512,
-        "num_attention_heads": 8,
-        "intermediate_size": 1536,
-        "num_hidden_layers": 8,
-        "total_ut_steps": 4,
-        "vocab_size": vocabulary,
-        "max_position_embeddings": 2048,
-    }
-    return _as_loaded(OuroForCausalLM(OuroConfig(**{**fields, **changes})))
-
-
-def _as_loaded(model: M) -> M:
-    """With its weights laid out as `load` does it."""
+    made = config(**{**fields, "intermediate_size": 1536, "vocab_size": vocabulary, **changes})
+    model = family_of(made)(made)
     lay_out(model)
     return model.eval()
 
 
-MEDIUM: dict[str, Callable[..., LoopedModel]] = {"huginn-medium": huginn_medium, "ouro-medium": ouro_medium}
+# 2 + 4 × 16 + 2 layers; the head is a matrix of its own, so that it can be sharpened alone
+_HUGINN = {"n_embd": 512, "n_heads": 8, "mean_recurrence": 16, "block_size": 2048, "tie_embeddings": False}
+# 8 layers × 4 loops
+_OURO = {"hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 8, "max_position_embeddings": 2048}
+
+MEDIUM: dict[str, Callable[..., LoopedModel]] = {
+    "huginn-medium": partial(_medium, HuginnConfig, _HUGINN),
+    "ouro-medium": partial(_medium, OuroConfig, _OURO),
+}
 
 
 @torch.no_grad()

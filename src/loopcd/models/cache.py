@@ -7,7 +7,7 @@ geometrically otherwise, is never concatenated, and can be cropped, also row by 
 layers with keys of their own (Huginn's coda) keeps those in a `Branch`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -88,7 +88,7 @@ class Branch:
 
     @property
     def nbytes(self) -> int:
-        return 0 if self.latents is None else self.latents.numel() * self.latents.element_size()
+        return sum(slot.nbytes for slot in self.slots) + (0 if self.latents is None else self.latents.nbytes)
 
 
 class Reach:
@@ -185,7 +185,10 @@ class LoopCache(Cache):
             columns = self.lengths[:, None] + torch.arange(time)
             span = Span(batch, int(self.lengths.min()), int(columns.max()) + 1, columns.to(device or "cpu", non_blocking=True))
             self.lengths = self.lengths + time
-        self._extend_valid(span, padding)
+        if padding is not None:
+            self.valid = _noted(self.valid, span, padding, fill=True)
+        elif self.valid is not None:
+            self.valid = _extended(self.valid, span.stop, fill=True)
         if self.depths is not None:
             self.depths = _extended(self.depths, span.stop, fill=_FULL_DEPTH)
             # a column that a longer row still reaches may hold the depth of a token that this row had cropped
@@ -194,20 +197,9 @@ class LoopCache(Cache):
         self.length, self.span = span.stop, span
         return span
 
-    def _extend_valid(self, span: Span, padding: Tensor | None) -> None:
-        if self.valid is None:
-            if padding is None:
-                return
-            self.valid = torch.ones(span.batch, span.start, dtype=torch.bool, device=padding.device)
-        self.valid = _extended(self.valid, span.stop, fill=True)
-        if padding is not None:
-            self.valid[row_index(span, padding.device), column_index(span, padding.device)] = padding
-
     def remember(self, span: Span, input_ids: Tensor) -> None:
         """Keep the token ids [batch, time] of the span."""
-        known = input_ids.new_zeros(span.batch, span.start) if self.input_ids is None else self.input_ids
-        self.input_ids = _extended(known, span.stop, fill=0)
-        self.input_ids[row_index(span, input_ids.device), column_index(span, input_ids.device)] = input_ids
+        self.input_ids = _noted(self.input_ids, span, input_ids, fill=0)
 
     def remembered(self, span: Span) -> Tensor | None:
         """The token ids [batch, time] of the span, if they are kept."""
@@ -250,9 +242,8 @@ class LoopCache(Cache):
     def enter(self, span: Span, loop: int, slots: Sequence[int], before: Sequence[int]) -> None:
         """Before the span's tokens run loop `loop`: fill in, by the entries of the loop before, what will be missed there. Rows
         of the pass that have left it are filled in at once, since together with others they cost less than later alone."""
-        if self.reach is None:
-            return
-        for (start, stop), rows in self.reach.enter(span, loop, self.span).items():
+        missed = {} if self.reach is None else self.reach.enter(span, loop, self.span)
+        for (start, stop), rows in missed.items():
             index = None if len(rows) == self.batch else torch.tensor(rows)
             for source, target in zip(before, slots, strict=True):
                 self.slot(target).take_over(self.slot(source), index, slice(start, stop), span)
@@ -294,15 +285,11 @@ class LoopCache(Cache):
         for branch in self.branches.values():
             branch.crop(length)
 
-    def _all_slots(self) -> Iterator[Slot]:
-        yield from self.layers  # pyright: ignore[reportReturnType]
-        for branch in self.branches.values():
-            yield from branch.slots
-
     @property
     def nbytes(self) -> int:
         """Bytes that the storage takes now."""
-        return sum(slot.nbytes for slot in self._all_slots()) + sum(branch.nbytes for branch in self.branches.values())
+        held: Any = (*self.layers, *self.branches.values())
+        return sum(each.nbytes for each in held)
 
     def _select(self, index: Tensor) -> None:
         moved = moved_rows(index)
@@ -333,9 +320,6 @@ class LoopCache(Cache):
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.length
 
-    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        return self.length + query_length, 0
-
     def get_max_length(self, layer_idx: int | None = None) -> int:
         return -1
 
@@ -343,20 +327,16 @@ class LoopCache(Cache):
     def is_initialized(self) -> bool:
         return self.length > 0
 
-    @property
-    def is_compileable(self) -> bool:
-        return False
-
-    @property
-    def is_croppable(self) -> bool:
-        return True
-
-    @property
-    def is_sliding(self) -> list[bool]:
-        return [False] * len(self.layers)
-
 
 _FULL_DEPTH = 2**31 - 1
+
+
+def _noted(table: Tensor | None, span: Span, values: Tensor, fill: int | bool) -> Tensor:
+    """The table [batch, columns] with the values [batch, time] at the span."""
+    table = values.new_full((span.batch, span.start), fill) if table is None else table
+    table = _extended(table, span.stop, fill)
+    table[row_index(span, values.device), column_index(span, values.device)] = values
+    return table
 
 
 def _extended(table: Tensor, columns: int, fill: int | bool) -> Tensor:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from loopcd.models.cache import Branch, LoopCache
-from loopcd.models.slots import Beside, Slot, Span
-from loopcd.models.stages import Coda, LoopedModel, LoopState, Pass, joined, positions_of, rows_of, time_of
+from loopcd.models.slots import Beside, Slot, Span, column_index
+from loopcd.models.stages import Coda, LoopedModel, LoopState, Pass, joined, positions_of, rows_of
 
 AT_ONCE = 64  # tokens of a text that are read together, each with a mask of its own
 
@@ -97,21 +97,20 @@ class CodaModel(LoopedModel):
     def _read_shared(self, states: Sequence[LoopState], count: int, rows: Tensor | None) -> Tensor:
         first, stop = states[0].tokens, states[-1].tokens.span.stop
         assert first.cache is not None
-        valid = None if first.cache.valid is None else _some(first.cache.valid[:, :stop], rows)
-        hidden = _some(joined([state.hidden for state in states]), rows)
+        valid = None if first.cache.valid is None else first.cache.valid[slice(None) if rows is None else rows, :stop]
+        hidden = joined([state.hidden for state in states])
+        hidden = hidden if rows is None else hidden[rows]
         rotary = rows_of(joined([state.tokens.rotary for state in states]), rows)
         slots = [first.cache.slot(index) for index in self.coda_slots]
         if first.span.columns is None and count == 1:
             return self._last_of(hidden, rotary, slots, valid, first.span.start, rows)
         if "flash" in (self.config._attn_implementation or ""):  # which takes no mask of one's own
-            return torch.cat(
-                [
-                    self._last_of(hidden[:, at : at + 1], time_of(rotary, at), slots, valid, first.span.start + at, rows)
-                    for at in range(count)
-                ],
-                dim=1,
-            )
-        columns = joined([_columns(state.tokens.span, hidden.device) for state in states])
+            parts = []
+            for at in range(count):
+                turned = tuple(part[:, at : at + 1] for part in rotary)
+                parts.append(self._last_of(hidden[:, at : at + 1], turned, slots, valid, first.span.start + at, rows))
+            return joined(parts)
+        columns = joined([column_index(state.tokens.span, hidden.device) for state in states])
         columns = rows_of(columns, rows).expand(len(hidden), -1)
         return self._beside(hidden, rotary, slots, columns, stop - 1, valid, rows)[:, -count:]
 
@@ -165,12 +164,3 @@ class CodaModel(LoopedModel):
 
 def slots_of(cache: LoopCache | None, indices: Sequence[int]) -> Sequence[Slot | None]:
     return [None if cache is None else cache.slot(index) for index in indices]
-
-
-def _some(values: Any, rows: Tensor | None) -> Any:
-    return values if rows is None or values is None else values[rows]
-
-
-def _columns(span: Span, device: torch.device) -> Tensor:
-    """[rows or 1, time]"""
-    return torch.arange(span.start, span.stop, device=device)[None] if span.columns is None else span.columns

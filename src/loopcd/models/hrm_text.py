@@ -21,7 +21,7 @@ from transformers.models.hrm_text.modeling_hrm_text import HrmTextForCausalLM
 
 from loopcd.models.cache import LoopCache
 from loopcd.models.checkpoint import Shape
-from loopcd.models.stages import LoopedModel, LoopState, Pass, checked_loops
+from loopcd.models.stages import LoopedModel, LoopState, Pass
 
 _PARTS = {  # what the public checkpoint has as one, or under another name; transformers takes it apart
     ".mlp.gate_up_proj.weight": (".mlp.gate_proj.weight", ".mlp.up_proj.weight"),
@@ -33,6 +33,7 @@ _PARTS = {  # what the public checkpoint has as one, or under another name; tran
 class LoopedHrmText(LoopedModel, HrmTextForCausalLM):
     config_class = HrmTextConfig
     kinds = ("hrm_text",)
+    loops_field = "H_cycles"
 
     @classmethod
     def layer_total(cls, config: HrmTextConfig) -> int:
@@ -48,19 +49,9 @@ class LoopedHrmText(LoopedModel, HrmTextForCausalLM):
             found |= {name.removesuffix(end) + part: (*rows, *shape[1:]) for part in parts}
         return found
 
-    @property
-    def num_loops(self) -> int:
-        return self.config.H_cycles
-
-    def set_num_loops(self, num_loops: int) -> None:
-        self.config.H_cycles = checked_loops(num_loops, 0)
-
-    def loop_slots(self, loop: int) -> Sequence[int]:
+    def loop_slots(self, loop: int) -> range:
         slots = (self.config.num_layers_per_stack or 0) * (self.config.L_cycles + 1)
         return range((loop - 1) * slots, loop * slots)
-
-    def slot_count(self, num_loops: int | None = None) -> int:
-        return (num_loops or self.num_loops) * len(self.loop_slots(1))
 
     def prompt_options(
         self, input_ids: Tensor | None, token_type_ids: Tensor | None = None, given_only: bool = False
@@ -113,9 +104,6 @@ class LoopedHrmText(LoopedModel, HrmTextForCausalLM):
             low = self.model.L_module(low + high, cycle_offset=offset + cycle * per_stack, **shared).to(high.device)
         high = self.model.H_module(high + low, cycle_offset=offset + self.config.L_cycles * per_stack, **shared)
         return LoopState(high.to(state.hidden.device), state.loop + 1, tokens, extra=low)
-
-    def readout(self, state: LoopState, last: bool = False) -> Tensor:
-        return state.hidden[:, -1:] if last else state.hidden
 
     # -- generation through transformers ------------------------------------------------------------------------------
 

@@ -9,11 +9,12 @@ from typing import Any, ClassVar, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import initialization as init
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from loopcd.models.layout import is_plain, together
-from loopcd.models.slots import Span
+from loopcd.models.slots import Span, column_index
 
 
 class RMSNorm(nn.Module):
@@ -29,19 +30,27 @@ class RMSNorm(nn.Module):
         if x.dtype != torch.float32 and x.is_cpu:  # torch's norm is in float32 inside
             return F.rms_norm(x, self.weight.shape, None, self.eps) * self.weight
         if x.is_cpu and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            return self._few_small_steps(x)
+            # torch has no fused kernel of this norm for CPUs; for one token its composite costs more than the attention
+            norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+            scale = torch.addcmul(_scalar(self.eps), norm, norm, value=1 / x.shape[-1]).rsqrt_()
+            return torch.mul(x, scale).mul_(self._parameters["weight"])  # pyright: ignore[reportArgumentType]
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
-
-    def _few_small_steps(self, x: Tensor) -> Tensor:
-        # PyTorch has no fused kernel of this norm for CPUs; for one token its composite costs more than the attention
-        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        scale = torch.addcmul(_scalar(self.eps), norm, norm, value=1 / x.shape[-1]).rsqrt_()
-        return torch.mul(x, scale).mul_(self._parameters["weight"])  # pyright: ignore[reportArgumentType]
 
 
 @lru_cache(maxsize=8)
 def _scalar(value: float) -> Tensor:
     return torch.tensor(value)
+
+
+@torch.no_grad()
+def init_weights(module: nn.Module, std: float) -> None:
+    """As most families do it."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        init.normal_(module.weight, std=std)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            init.zeros_(module.bias)
+    elif isinstance(module, RMSNorm):
+        init.ones_(module.weight)
 
 
 @dataclass(frozen=True)
@@ -80,11 +89,7 @@ class RotaryTable:
     """
 
     def __init__(
-        self,
-        base: float,
-        head_dim: int,
-        paired: Literal["neighbours", "halves"],
-        scaling: Llama3Scaling | None = None,
+        self, base: float, head_dim: int, paired: Literal["neighbours", "halves"], scaling: Llama3Scaling | None = None
     ) -> None:
         self.base, self.head_dim, self.paired, self.scaling = base, head_dim, paired, scaling
         self._made: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
@@ -201,14 +206,7 @@ class LoopedLayer(nn.Module):
         self.compiled = (torch.compile(self.before, dynamic=True), torch.compile(self.after, dynamic=True))
 
     def forward(
-        self,
-        x: Tensor,
-        rotary: tuple[Tensor, Tensor],
-        mask: Tensor | None,
-        slot: Any,
-        span: Span,
-        last: bool = False,
-        spare: bool = False,
+        self, x: Tensor, rotary: Any, mask: Tensor | None, slot: Any, span: Span, last: bool = False, spare: bool = False
     ) -> Tensor:
         """[rows, time, width], or with `last` what comes out for the last token only: of the others, keys and values.
 
@@ -219,14 +217,7 @@ class LoopedLayer(nn.Module):
         return self._output(x, rotary, mask, slot, span, last, spare)
 
     def _output(
-        self,
-        x: Tensor,
-        rotary: tuple[Tensor, Tensor],
-        mask: Tensor | None,
-        slot: Any,
-        span: Span,
-        last: bool,
-        spare: bool = False,
+        self, x: Tensor, rotary: Any, mask: Tensor | None, slot: Any, span: Span, last: bool, spare: bool = False
     ) -> Tensor:
         before, after = self.before, self.after
         if self.compiled is not None and x.shape[1] <= self.COMPILED_TIME:
@@ -309,7 +300,7 @@ def causal_mask(span: Span, device: torch.device, valid: Tensor | None, implemen
     plain = span.time == 1 or (span.start == 0 and implementation != "eager")
     if valid is None and span.columns is None and plain:
         return None
-    own = torch.arange(span.start, span.stop, device=device)[None] if span.columns is None else span.columns.to(device)
+    own = column_index(span, device)  # [rows or 1, time]
     columns = torch.arange(span.stop, device=device)
     mask = columns <= own[..., None]  # [rows or 1, time, columns]
     if valid is not None:

@@ -56,11 +56,6 @@ class Layout:
     few: Product = by_torch
     many: Product = by_torch
 
-    @property
-    def plain(self) -> bool:
-        """Whether torch's own product is taken for any number of rows."""
-        return {self.one, self.two, self.few, self.many} == {by_torch}
-
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         rows = x.numel() // x.shape[-1]
         chosen = self.one if rows == 1 else self.few if FEW <= rows < MANY else self.many if rows >= MANY else self.two
@@ -88,11 +83,13 @@ class LaidOutLinear(nn.Linear):
         return self.layout.product(input, self.weight, self.bias)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class SideBySide:
     """Weights that lie side by side in one storage, seen as one [their outputs, inputs]; not copied along with a model."""
 
-    def __init__(self, weight: Tensor | None = None, pointers: tuple[int, ...] = (), layout: Layout = PLAIN) -> None:
-        self.weight, self.pointers, self.layout = weight, pointers, layout
+    weight: Tensor
+    pointers: tuple[int, ...]
+    layout: Layout
 
     def holds(self, linears: Sequence[nn.Module]) -> bool:
         """Whether these layers' weights are still the ones that were joined, with nothing hung on the layers."""
@@ -137,10 +134,11 @@ def lay_out(model: Any) -> None:
         shape = (sum(linear.out_features for linear in group), weight.shape[1])
         # the head's rows are looked up one by one, and may be the embeddings': it keeps its order
         kinds.setdefault((*shape, weight.dtype, group[0] is head), []).append(group)
+    onednn = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     scratch = min(SCRATCH, sum(linear.weight.nbytes for groups in kinds.values() for group in groups for linear in group))
     for (outputs, inputs, dtype, fixed), groups in kinds.items():
         layout = PLAIN
-        if outputs * inputs >= SMALLEST and dtype in (torch.float32, torch.bfloat16) and _onednn():
+        if onednn and outputs * inputs >= SMALLEST and dtype in (torch.float32, torch.bfloat16):
             layout = timed(outputs, inputs, dtype, fixed, torch.get_num_threads(), scratch)
         for group in groups:
             _apply(group, layout)
@@ -161,31 +159,19 @@ def _movable(module: Any) -> bool:
 
 def _apply(group: list[nn.Linear], layout: Layout) -> None:
     first = group[0]
-    if len(group) > 1:
-        _join(group, layout)
-    elif layout.columns:
-        first.weight.data = first.weight.t().contiguous().t()
-    if len(group) == 1 and not layout.plain:
-        first.__class__ = LaidOutLinear
-        first.layout = layout  # pyright: ignore
-
-
-def _join(group: list[nn.Linear], layout: Layout) -> None:
-    outputs, inputs = sum(linear.out_features for linear in group), group[0].in_features
-    whole = _empty(outputs, inputs, group[0].weight.dtype, layout.columns)
-    for linear, part in zip(group, whole.split([linear.out_features for linear in group]), strict=True):
+    if len(group) == 1:
+        if layout.columns:
+            first.weight.data = first.weight.t().contiguous().t()
+        if {layout.one, layout.two, layout.few, layout.many} != {by_torch}:
+            first.__class__ = LaidOutLinear
+            first.layout = layout  # pyright: ignore
+        return
+    sizes, inputs, dtype = [linear.out_features for linear in group], first.in_features, first.weight.dtype
+    whole = torch.empty(inputs, sum(sizes), dtype=dtype).t() if layout.columns else torch.empty(sum(sizes), inputs, dtype=dtype)
+    for linear, part in zip(group, whole.split(sizes), strict=True):
         part.copy_(linear.weight)
         linear.weight.data = part
-    group[0].__dict__["beside"] = SideBySide(whole, tuple(linear.weight.data_ptr() for linear in group), layout)
-
-
-def _empty(outputs: int, inputs: int, dtype: torch.dtype, columns: bool) -> Tensor:
-    return torch.empty(inputs, outputs, dtype=dtype).t() if columns else torch.empty(outputs, inputs, dtype=dtype)
-
-
-@lru_cache(maxsize=1)
-def _onednn() -> bool:
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    first.__dict__["beside"] = SideBySide(whole, tuple(linear.weight.data_ptr() for linear in group), layout)
 
 
 @lru_cache(maxsize=256)

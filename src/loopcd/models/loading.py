@@ -52,8 +52,7 @@ def load(
     wanted_dtype, wanted_device = checked_dtype(dtype), checked_device(device)
     placed = device_map is not None or quantization_config is not None
     checked_quantize(quantize, wanted_dtype, placed)
-    if num_loops is not None:
-        checked_loops(num_loops, 0)
+    checked_loops(num_loops, 0)
     folder = find(name, allow_pickle=allow_pickle, revision=revision, token=token)
     family = family_in(folder)
     given = {"device_map": device_map, "quantization_config": quantization_config, "attn_implementation": attn_implementation}

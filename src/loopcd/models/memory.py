@@ -11,11 +11,7 @@ if TYPE_CHECKING:
 
 
 def cache_bytes(
-    model: "LoopedModel",
-    tokens: int,
-    batch: int = 1,
-    num_loops: int | None = None,
-    dtype: torch.dtype | None = None,
+    model: "LoopedModel", tokens: int, batch: int = 1, num_loops: int | None = None, dtype: torch.dtype | None = None
 ) -> int:
     """Bytes of keys and values: slots × tokens × heads × head size × 2; without a limit a cache takes up to half more."""
     config = model.config

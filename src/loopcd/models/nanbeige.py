@@ -34,7 +34,6 @@ class NanbeigeForCausalLM(StackedModel):
     config_class = NanbeigeConfig
     kinds = ("nanbeige",)
     layer_class = NanbeigeLayer
-    loops_field = "num_loops"
     _no_split_modules = ["NanbeigeLayer"]  # noqa: RUF012
     _keys_to_ignore_on_load_unexpected = [r"rotary_emb\.inv_freq$"]  # noqa: RUF012
 

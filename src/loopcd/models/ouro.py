@@ -15,7 +15,7 @@ from loopcd.models.cache import LoopCache
 from loopcd.models.configs import OuroConfig
 from loopcd.models.layers import LlamaAttention, LlamaMLP, LoopedLayer, RMSNorm
 from loopcd.models.stacked import StackedModel
-from loopcd.models.stages import LoopState, checked_loops, heard_loops, wide
+from loopcd.models.stages import LoopState, wide
 
 
 class OuroLayer(LoopedLayer):
@@ -44,6 +44,7 @@ class OuroForCausalLM(StackedModel):
     config_class = OuroConfig
     kinds = ("ouro",)
     layer_class = OuroLayer
+    loops_field = "total_ut_steps"
     _no_split_modules = ["OuroLayer"]  # noqa: RUF012
 
     def __init__(self, config: OuroConfig) -> None:
@@ -82,29 +83,20 @@ class OuroForCausalLM(StackedModel):
         `exit_threshold` takes for each token the first loop at which the gate's cumulated probability reaches it,
         `exit_at_step` one loop for all (0 is the first), `use_weighted_exit` the mean over the gate's distribution.
         """
-        num_loops = heard_loops(num_loops, kwargs)
         # every argument stands in the signature: transformers' generate passes on only what it finds there
-        options = {
-            **kwargs,
-            "attention_mask": attention_mask,
-            "position_ids": position_ids,
-            "past_key_values": past_key_values,
-            "inputs_embeds": inputs_embeds,
-            "use_cache": use_cache,
-            "num_loops": num_loops,
-        }
+        given = (input_ids, attention_mask, position_ids, past_key_values, inputs_embeds)
+        kwargs |= {"use_cache": use_cache, "num_loops": num_loops}
         if exit_threshold is None and exit_at_step is None and not use_weighted_exit:
-            more = {"labels": labels, "logits_to_keep": logits_to_keep, "output_hidden_states": output_hidden_states}
-            return super().forward(input_ids, **options, **more)
-        num_loops = checked_loops(num_loops, self.num_loops)
-        output = super().forward(input_ids, **options, output_hidden_states=True, logits_to_keep=1)
+            kwargs |= {"logits_to_keep": logits_to_keep, "output_hidden_states": output_hidden_states}
+            return super().forward(*given, labels, **kwargs)
+        output = super().forward(*given, output_hidden_states=True, logits_to_keep=1, **kwargs)
         assert output.hidden_states is not None
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         hidden = torch.stack(output.hidden_states[1:], dim=2)[:, kept]  # [batch, time, loops, width]
         pdf = exit_pdf(wide(self._gate(hidden))).to(hidden.device)  # [batch, time, loops]
         if exit_at_step is not None:
-            if not 0 <= exit_at_step < num_loops:
-                raise ValueError(f"exit_at_step={exit_at_step}: a loop from 0 to {num_loops - 1}")
+            if not 0 <= exit_at_step < hidden.shape[2]:
+                raise ValueError(f"exit_at_step={exit_at_step}: a loop from 0 to {hidden.shape[2] - 1}")
             logits = self.head(hidden[:, :, exit_at_step])
         elif exit_threshold is not None:
             reached = exit_loop(pdf, exit_threshold) - 1  # [batch, time]

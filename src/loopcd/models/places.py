@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from loopcd.models.cache import Exited, LoopCache
+from loopcd.models.cache import GROWTH, Exited, LoopCache
 from loopcd.models.layers import attention
 from loopcd.models.slots import Slot, Span, in_blocks, sent
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from loopcd.models.stages import LoopedModel
 
 TRIANGLE = 1024  # columns up to which what tokens do not see is looked up
-BLOCK, GROWTH = 32, 1.5  # columns are reserved in multiples of the one, and grow by the other
 
 
 class Places:
@@ -70,7 +69,7 @@ class Places:
         base = self._part.get(index, (index, 0))[0]
         old = self._kept.get(base)
         if old is None or old[0].shape[2] < columns:
-            grown = -(-max(columns, int(GROWTH * (0 if old is None else old[0].shape[2]))) // BLOCK) * BLOCK
+            grown = in_blocks(max(columns, int(GROWTH * (0 if old is None else old[0].shape[2]))))
             capacity = max(columns, min(grown, self.limit))
             number = self.rows * (self.num_loops if base in self.looped else 1)
             new = tuple(each.new_zeros(number, each.shape[1], capacity, each.shape[3]) for each in (keys, values))
@@ -93,10 +92,6 @@ class Places:
         for pair in self._kept.values():
             for kept in pair:
                 kept[place :: self.rows] = 0
-
-    @property
-    def nbytes(self) -> int:
-        return sum(each.numel() * each.element_size() for pair in self._kept.values() for each in pair)
 
 
 class PlaceSlot(Slot):
@@ -167,7 +162,25 @@ class Group:
         return kept[first : last + 1 : self.stride, :, : self.columns]
 
 
-class Together:
+class PassCache:
+    """What a pass over several texts has for a cache: as the stages ask it, it knows nothing of what was before."""
+
+    reach = valid = lengths = depths = None  # what one text's cache knows about its own columns
+    span: Span | None = None  # of the tokens that are still in the loops
+    ids: Tensor | None = None  # token ids [texts, time], where the model wants them kept: each text's own cache keeps them
+
+    def open(self, batch: int, time: int, padding: Tensor | None = None, device: Any = None) -> Span:
+        self.span = Span(batch, 0, time)
+        return self.span
+
+    def seen_at(self, loop: int) -> None:
+        return None
+
+    def remember(self, span: Span, input_ids: Tensor) -> None:
+        self.ids = input_ids
+
+
+class Together(PassCache):
     """What a pass over one token of each of several texts has for a cache.
 
     Members are given in the order of (loop, place), `loops` being those that they have run; the model is told that it runs the
@@ -175,10 +188,8 @@ class Together:
     several members, at different columns.
     """
 
-    reach = valid = lengths = depths = None  # what one text's cache knows about its own columns
-
     def __init__(self, places: Places, at: Sequence[int], columns: Sequence[int], loops: Sequence[int], device: Any) -> None:
-        self.places, self.columns, self.span = places, list(columns), None
+        self.places, self.columns = places, list(columns)
         self.shift = 0  # loops that were run since
         self.numbers = {
             True: [loop * places.rows + place for loop, place in zip(loops, at, strict=True)],
@@ -191,22 +202,9 @@ class Together:
         self._written = sent(self.columns, device)
         self._groups: dict[bool, list[Group]] = {}
         self._slots: dict[int, TogetherSlot] = {}
-        self.ids: Tensor | None = None  # token ids [members, 1], where the model wants them kept
         self.unseen: Tensor | None = None  # [members, columns] bool, that tokens which left early hide at this loop
         self._mask: Tensor | None = None
         self._weights: dict[tuple[bool, torch.dtype], list[Tensor | None]] = {}
-
-    # -- what the stages ask of a cache -------------------------------------------------------------------------------
-
-    def open(self, batch: int, time: int, padding: Tensor | None = None, device: Any = None) -> Span:
-        return Span(batch, 0, time)
-
-    def seen_at(self, loop: int) -> None:
-        return None
-
-    def remember(self, span: Span, input_ids: Tensor) -> None:
-        """Each text's own cache keeps them."""
-        self.ids = input_ids
 
     def slot(self, index: int) -> "TogetherSlot":
         if index not in self._slots:

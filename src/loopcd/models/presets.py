@@ -66,7 +66,7 @@ def family_of(config: PreTrainedConfig) -> type[LoopedModel]:
 def family_in(folder: Path) -> type[LoopedModel]:
     """Whose configuration a folder has; the family itself then looks whether the weights agree."""
     fields = checkpoint.read_config(folder)
-    model_type = "parcae" if recognition.is_parcae(fields) else fields.get("model_type")
+    model_type = recognition.model_type_of(fields)
     if model_type is None and recognition.has_parcae_weights(checkpoint.weight_shapes(checkpoint.weight_files(folder))):
         model_type = "parcae"
     if model_type not in FAMILIES:

@@ -10,30 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from loopcd.models.places import Places
+from loopcd.models.places import PassCache, Places
 from loopcd.models.slots import Span
 
 
-class Prompts:
+class Prompts(PassCache):
     """What such a pass has for a cache: all that its tokens see is in the pass itself, and is kept at the places."""
 
-    reach = valid = lengths = depths = None
     length = 0
 
     def __init__(self, places: Places, at: Sequence[int], device: Any) -> None:
         self.places, self.at = places, torch.tensor(at, device=device)
-        self.span: Span | None = None  # of the tokens that are still in the loops
-        self.ids: Tensor | None = None  # [prompts, time], where the model wants them kept
-
-    def open(self, batch: int, time: int, padding: Tensor | None = None, device: Any = None) -> Span:
-        self.span = Span(batch, 0, time)
-        return self.span
-
-    def seen_at(self, loop: int) -> None:
-        return None
-
-    def remember(self, span: Span, input_ids: Tensor) -> None:
-        self.ids = input_ids
 
     def slot(self, index: int) -> "PromptSlot":
         return PromptSlot(self, index)

@@ -83,9 +83,10 @@ def is_retrofit(fields: Fields) -> bool:
     return field(fields, "rope_theta") is not None
 
 
-def is_parcae(fields: Fields) -> bool:
-    """Its configuration has no model type, but the names of its classes."""
-    return fields.get("_class_name") == "ParcaeConfig" or fields.get("model_class_name") == "Parcae"
+def model_type_of(fields: Fields) -> Any:
+    """The model type; Parcae's configuration has none, but the names of its classes."""
+    parcae = fields.get("_class_name") == "ParcaeConfig" or fields.get("model_class_name") == "Parcae"
+    return "parcae" if parcae else fields.get("model_type")
 
 
 def check_huginn(fields: Fields) -> None:

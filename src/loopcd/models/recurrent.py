@@ -14,13 +14,12 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 
 from loopcd.models.cache import LoopCache
 from loopcd.models.coda import CodaModel, slots_of
-from loopcd.models.layers import LoopedLayer, RMSNorm, RotaryTable
+from loopcd.models.layers import LoopedLayer, RMSNorm, RotaryTable, init_weights
 from loopcd.models.slots import Span
-from loopcd.models.stages import LoopState, Pass, checked_loops
+from loopcd.models.stages import LoopState, Pass
 
 
 class RecurrentModel(CodaModel):
@@ -28,6 +27,7 @@ class RecurrentModel(CodaModel):
 
     base_model_prefix = "transformer"
     _tied_weights_keys = {"lm_head.weight": "transformer.wte.weight"}  # noqa: RUF012
+    loops_field = "mean_recurrence"
     has_initial_state = True
     keeps_tokens: ClassVar[bool] = False  # True where later stages look the tokens up again
     layer_class: ClassVar[type[LoopedLayer]]
@@ -58,14 +58,8 @@ class RecurrentModel(CodaModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.transformer["wte"] = value
 
-    @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, nn.Linear | nn.Embedding):
-            init.normal_(module.weight, std=self.config.initial_std)
-            if isinstance(module, nn.Linear) and module.bias is not None:
-                init.zeros_(module.bias)
-        elif isinstance(module, RMSNorm):
-            init.ones_(module.weight)
+        init_weights(module, self.config.initial_std)
 
     # -- what a family may say otherwise ------------------------------------------------------------------------------
 
@@ -96,20 +90,10 @@ class RecurrentModel(CodaModel):
 
     # -- where the slots are: prelude, coda, then the core loop by loop ------------------------------------------------
 
-    @property
-    def num_loops(self) -> int:
-        return self.config.mean_recurrence
-
-    def set_num_loops(self, num_loops: int) -> None:
-        self.config.mean_recurrence = checked_loops(num_loops, 0)
-
-    def loop_slots(self, loop: int) -> Sequence[int]:
+    def loop_slots(self, loop: int) -> range:
         prelude, core, coda = self.layers_in
         first = prelude + coda + (loop - 1) * core
         return range(first, first + core)
-
-    def slot_count(self, num_loops: int | None = None) -> int:
-        return self.loop_slots(num_loops or self.num_loops).stop  # pyright: ignore[reportAttributeAccessIssue]
 
     @property
     def coda_slots(self) -> range:
@@ -157,22 +141,15 @@ class RecurrentModel(CodaModel):
         return self.transformer["ln_f"](read).to(x.device)
 
     def through(
-        self,
-        part: str,
-        x: Tensor,
-        rotary: Any,
-        mask: Tensor | None,
-        slots: Sequence[Any],
-        span: Span,
-        last: bool = False,
+        self, part: str, x: Tensor, rotary: Any, mask: Tensor | None, slots: Sequence[Any], span: Span, last: bool = False
     ) -> Tensor:
         """The part's layers one after the other; with `last`, what the last one makes of the last token only."""
         layers: Any = self.transformer[part]
         first = self._first_layer[part]
-        more = {"spare": True} if self._spare(x) else {}
+        spare = self._spare(x)
         for index, (layer, slot) in enumerate(zip(layers, slots, strict=True)):
             inputs = self.layer_inputs(rotary, first + index)
-            x = layer(x, inputs, mask, slot, span, last and index == len(layers) - 1, **more)
+            x = layer(x, inputs, mask, slot, span, last and index == len(layers) - 1, spare)
         return x
 
     def _spare(self, x: Tensor) -> bool:

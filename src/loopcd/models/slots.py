@@ -60,9 +60,7 @@ class Span:
 class Slot(CacheLayerMixin):
     """Keys and values of one (loop, layer): [batch, heads, capacity, head_dim]; the cache says which columns are in use."""
 
-    is_compileable = False
     is_croppable = True
-    is_sliding = False
 
     def __init__(self, cache: "LoopCache") -> None:
         self._cache = cache
@@ -83,17 +81,12 @@ class Slot(CacheLayerMixin):
         return None if self._values is None else self._values[:, :, : self._cache.length]
 
     @property
-    def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
-        assert self._keys is not None
-        return self._keys.device
-
-    @property
     def capacity(self) -> int:
         return 0 if self._keys is None else self._keys.shape[2]
 
     @property
     def nbytes(self) -> int:
-        return sum(x.numel() * x.element_size() for x in (self._keys, self._values) if x is not None)
+        return sum(x.nbytes for x in (self._keys, self._values) if x is not None)
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self._grow(key_states, value_states, self._cache.span or Span(key_states.shape[0], 0, 0))
@@ -119,16 +112,14 @@ class Slot(CacheLayerMixin):
         if span.columns is None and span.rows is None:  # the usual case: every row, the same columns
             self._keys[:, :, span.start : span.stop] = key_states
             self._values[:, :, span.start : span.stop] = value_states
-            return self._keys[:, :, : span.stop], self._values[:, :, : span.stop]
-        if span.columns is None and span.rows is not None:
+        elif span.columns is None and span.rows is not None:
             rows = span.rows.to(self._keys.device)
             self._keys[:, :, span.start : span.stop].index_copy_(0, rows, key_states)
             self._values[:, :, span.start : span.stop].index_copy_(0, rows, value_states)
-            return self._keys[:, :, : span.stop], self._values[:, :, : span.stop]
-        rows = row_index(span, self._keys.device)
-        columns = column_index(span, self._keys.device)
-        self._keys[rows, :, columns] = key_states.transpose(1, 2)  # [rows, time, heads, head_dim]
-        self._values[rows, :, columns] = value_states.transpose(1, 2)
+        else:
+            rows, columns = row_index(span, self._keys.device), column_index(span, self._keys.device)
+            self._keys[rows, :, columns] = key_states.transpose(1, 2)  # [rows, time, heads, head_dim]
+            self._values[rows, :, columns] = value_states.transpose(1, 2)
         return self._keys[:, :, : span.stop], self._values[:, :, : span.stop]
 
     def before(self, stop: int, rows: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -181,8 +172,6 @@ class Slot(CacheLayerMixin):
     def get_max_length(self) -> int:
         return -1
 
-    get_max_cache_shape = get_max_length  # the older name of the same question
-
     def select(self, index: Tensor, moved: tuple[Tensor, Tensor] | None = None) -> None:
         """Keep, repeat or reorder rows; `moved` is what `moved_rows` says of them."""
         if self._keys is None or self._values is None:
@@ -205,9 +194,6 @@ class Slot(CacheLayerMixin):
         new = old.new_empty(len(index), *old.shape[1:])
         new[:, :, : self._clean] = old[:, :, : self._clean].index_select(0, index)
         return new
-
-    def reset(self) -> None:
-        self._keys, self._values, self._clean = None, None, 0
 
 
 class Beside:

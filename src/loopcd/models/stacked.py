@@ -10,13 +10,11 @@ Where a model norms only what its head reads (`norm_between_loops` False), advan
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 
 from loopcd.models.cache import LoopCache
-from loopcd.models.layers import LoopedLayer, RMSNorm, RotaryTable
-from loopcd.models.stages import LoopedModel, LoopState, Pass, checked_loops
+from loopcd.models.layers import LoopedLayer, RMSNorm, RotaryTable, init_weights
+from loopcd.models.stages import LoopedModel, LoopState, Pass
 
 
 class Stack(nn.Module):
@@ -35,7 +33,6 @@ class StackedModel(LoopedModel):
     base_model_prefix = "model"
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
     layer_class: ClassVar[type[LoopedLayer]]
-    loops_field: ClassVar[str] = "total_ut_steps"  # where the configuration keeps the number of loops
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -46,35 +43,16 @@ class StackedModel(LoopedModel):
     def get_input_embeddings(self) -> nn.Module:
         return self.model.embed_tokens
 
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.model.embed_tokens = value  # pyright: ignore[reportAttributeAccessIssue]
-
-    @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, nn.Linear | nn.Embedding):
-            init.normal_(module.weight, std=self.config.initializer_range)
-            if isinstance(module, nn.Linear) and module.bias is not None:
-                init.zeros_(module.bias)
-        elif isinstance(module, RMSNorm):
-            init.ones_(module.weight)
+        init_weights(module, self.config.initializer_range)
 
     @property
     def norm_between_loops(self) -> bool:
         return True
 
-    @property
-    def num_loops(self) -> int:
-        return getattr(self.config, self.loops_field)
-
-    def set_num_loops(self, num_loops: int) -> None:
-        setattr(self.config, self.loops_field, checked_loops(num_loops, 0))
-
-    def loop_slots(self, loop: int) -> Sequence[int]:
+    def loop_slots(self, loop: int) -> range:
         layers = len(self.model.layers)
         return range((loop - 1) * layers, loop * layers)
-
-    def slot_count(self, num_loops: int | None = None) -> int:
-        return (num_loops or self.num_loops) * self.config.num_hidden_layers
 
     # -- the four stages ----------------------------------------------------------------------------------------------
 
@@ -107,9 +85,6 @@ class StackedModel(LoopedModel):
             x = layer(x, tokens.rotary, mask, None if tokens.cache is None else tokens.cache.slot(index), tokens.span)
         x = self.model.norm(x) if self.norm_between_loops else x
         return LoopState(x.to(state.hidden.device), loop, tokens)
-
-    def readout(self, state: LoopState, last: bool = False) -> Tensor:
-        return self.read_latents(state.hidden[:, -1:] if last else state.hidden)
 
     def read_latents(self, latents: Tensor, input_ids: Tensor | None = None) -> Tensor:
         return latents if self.norm_between_loops else self.model.norm(latents).to(latents.device)

@@ -26,7 +26,7 @@ from loopcd.models.int8 import Int8Linear
 from loopcd.models.layers import LoopedLayer, causal_mask
 from loopcd.models.layout import is_plain, lay_out
 from loopcd.models.reading import CheckedModel
-from loopcd.models.slots import Span
+from loopcd.models.slots import Span, column_index
 
 Coda = Literal["own", "shared"]
 
@@ -38,7 +38,7 @@ class Pass:
     span: Span
     cache: LoopCache | None
     mask: Tensor | None  # see layers.causal_mask
-    rotary: Any  # the family's own form of the positions
+    rotary: Any  # the family's own form of the positions: a tuple of tensors [rows or 1, time, ...]
     injected: Tensor | None = None  # [rows, time, width], what Huginn's loops are fed beside the state
     length: int = 0  # all positions of the pass are below this
 
@@ -62,7 +62,7 @@ class Pass:
         return replace(
             self,
             span=self.span.keep(index, known),
-            mask=self.mask[index] if self.mask is not None and self.mask.shape[0] > 1 else self.mask,
+            mask=None if self.mask is None else rows_of(self.mask, index),
             rotary=rows_of(self.rotary, index),
             injected=None if self.injected is None else self.injected[index],
         )
@@ -71,11 +71,6 @@ class Pass:
 def wide(values: Tensor) -> Tensor:
     """The same numbers in at least 32 bits: what is compared must not have been rounded to fewer."""
     return values if values.dtype.itemsize >= 4 else values.float()
-
-
-def _plain(head: Any) -> bool:
-    """Whether a head is its weight and nothing else: no adapter, not quantised, not kept elsewhere until it is used."""
-    return is_plain(head) and head.bias is None and not head.weight.is_meta
 
 
 def rows_of(values: Any, index: Tensor | None) -> Any:
@@ -87,25 +82,13 @@ def rows_of(values: Any, index: Tensor | None) -> Any:
     return values[index] if values.shape[0] > 1 else values
 
 
-def time_of(values: Any, at: int) -> Any:
-    """The token at index `at` of a tensor [rows, time, ...], or of a tuple of such."""
-    if isinstance(values, tuple):
-        return tuple(time_of(part, at) for part in values)
-    return values[:, at : at + 1]
-
-
 def joined(parts: Sequence[Any]) -> Any:
-    """Tensors [rows, time, ...], or tuples of them, of successive tokens as one."""
-    if len(parts) == 1:
+    """Tensors [rows, time, ...], or tuples of them, of successive tokens as one; None where they have none."""
+    if len(parts) == 1 or parts[0] is None:
         return parts[0]
     if isinstance(parts[0], tuple):
         return tuple(joined(each) for each in zip(*parts, strict=True))
     return torch.cat(list(parts), dim=1)
-
-
-def _columns(span: Span) -> Tensor:
-    assert span.columns is not None
-    return span.columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +100,10 @@ class LoopState:
     tokens: Pass
     extra: Tensor | None = None  # a second latent, where a family has one (HRM-Text's low-level state)
 
-    def keep(self, index: Tensor, known: Sequence[int] | None = None) -> "LoopState":
-        """The state of the rows at `index` (`known`: on the host) only: the others left the loop."""
+    def keep(self, index: Tensor) -> "LoopState":
+        """The state of the rows at `index` only: the others left the loop."""
         extra = None if self.extra is None else self.extra[index]
-        return LoopState(self.hidden[index], self.loop, self.tokens.keep(index, known), extra)
+        return LoopState(self.hidden[index], self.loop, self.tokens.keep(index), extra)
 
 
 class LoopedModel(CheckedModel, LoopedGenerationMixin):
@@ -133,6 +116,7 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
     _skip_keys_device_placement: ClassVar[list[str]] = ["past_key_values"]  # pyright: ignore
     _is_stateful = False
 
+    loops_field: ClassVar[str] = "num_loops"  # where the configuration keeps the number of loops
     has_initial_state: ClassVar[bool] = False  # True where the loops start from a latent that can be drawn (Huginn)
     quantized: str | None = None  # "int8" where the weights were rounded
     pointwise_readout: ClassVar[bool] = True  # False where a readout attends to other tokens' readouts (Huginn's coda)
@@ -151,37 +135,37 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
 
     def readout(self, state: LoopState, last: bool = False) -> Tensor:
         """[batch, time, width], what the head reads of each token; with `last` only of the last one, time being 1."""
-        raise TypeError(f"{type(self).__name__} does not say what its head reads")
+        return self.read_latents(state.hidden[:, -1:] if last else state.hidden)
 
     def head(self, hidden: Tensor, tokens: Tensor | None = None) -> Tensor:
         """Logits [..., vocab], or of the token ids `tokens` [..., n] only; of some, in the dtype of `hidden`."""
+        head: Any = self.lm_head
         if tokens is None:
-            return self.lm_head(hidden).to(hidden.device)
-        if isinstance(self.lm_head, Int8Linear):
-            rows = self.lm_head.rows(tokens, hidden.dtype)
-            return (rows @ hidden.to(rows.device)[..., None]).squeeze(-1).to(hidden.device)
-        if not _plain(self.lm_head):
-            return self.lm_head(hidden.to(self.dtype)).to(hidden).gather(-1, tokens)
-        weight = self.lm_head.weight
-        rows = weight[tokens.to(weight.device)].to(hidden.dtype)  # [..., n, width]
-        return (rows @ hidden.to(weight.device)[..., None]).squeeze(-1).to(hidden.device)
+            return head(hidden).to(hidden.device)
+        if isinstance(head, Int8Linear):
+            rows = head.rows(tokens, hidden.dtype)  # [..., n, width]
+        elif is_plain(head) and head.bias is None and not head.weight.is_meta:
+            rows = head.weight[tokens.to(head.weight.device)].to(hidden.dtype)
+        else:  # not its weight alone, or that is kept elsewhere until it is used
+            return head(hidden.to(self.dtype)).to(hidden).gather(-1, tokens)
+        return (rows @ hidden.to(rows.device)[..., None]).squeeze(-1).to(hidden.device)
 
-    def loop_slots(self, loop: int) -> Sequence[int]:
+    def loop_slots(self, loop: int) -> range:
         """The cache slots that loop `loop` (1 is the first) writes."""
         raise TypeError(f"{type(self).__name__} does not say where its keys are")
 
     def slot_count(self, num_loops: int | None = None) -> int:
         """Key/value slots of a cache after `num_loops` loops, early readouts not counted."""
-        raise TypeError(f"{type(self).__name__} does not say how many slots it needs")
+        return self.loop_slots(num_loops or self.num_loops).stop
 
     @property
     def num_loops(self) -> int:
         """Loops that a token runs unless a call says otherwise."""
-        raise TypeError(f"{type(self).__name__} does not say how often it loops")
+        return getattr(self.config, self.loops_field)
 
     def set_num_loops(self, num_loops: int) -> None:
         """Let every token run `num_loops` loops from now on."""
-        raise TypeError(f"{type(self).__name__} does not say how its number of loops is set")
+        setattr(self.config, self.loops_field, checked_loops(num_loops, 0))
 
     @property
     def max_context(self) -> int:
@@ -230,11 +214,7 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
     # -- helpers for the families -------------------------------------------------------------------------------------
 
     def open_pass(
-        self,
-        embeddings: Tensor,
-        cache: LoopCache | None,
-        attention_mask: Tensor | None,
-        position_ids: Tensor | None,
+        self, embeddings: Tensor, cache: LoopCache | None, attention_mask: Tensor | None, position_ids: Tensor | None
     ) -> tuple[Pass, Tensor]:
         """The pass of these embeddings [batch, time, width] and its positions [batch or 1, time]."""
         batch, time, _ = embeddings.shape
@@ -272,19 +252,12 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
         """States of successive tokens of the same rows, all at the same loop, as one state that goes on together."""
         first, cache = states[0].tokens, states[0].tokens.cache
         spans = [state.tokens.span for state in states]
-        columns = None if first.span.columns is None else torch.cat([_columns(span) for span in spans], dim=1)
-        span = replace(first.span, stop=spans[-1].stop, columns=columns)
+        span = replace(first.span, stop=spans[-1].stop, columns=joined([span.columns for span in spans]))
         valid = None if cache is None or cache.valid is None else cache.valid[:, : span.stop]
         hidden = torch.cat([state.hidden for state in states], dim=1)
-        tokens = Pass(
-            span,
-            cache,
-            self.make_mask(span, valid, hidden.device),
-            joined([state.tokens.rotary for state in states]),
-            None if first.injected is None else joined([state.tokens.injected for state in states]),
-        )
-        extra = None if states[0].extra is None else joined([state.extra for state in states])
-        return LoopState(hidden, states[0].loop, tokens, extra)
+        rotary, injected = (joined([getattr(state.tokens, name) for state in states]) for name in ("rotary", "injected"))
+        tokens = Pass(span, cache, self.make_mask(span, valid, hidden.device), rotary, injected)
+        return LoopState(hidden, states[0].loop, tokens, joined([state.extra for state in states]))
 
     def embedded(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         """The embeddings [batch, time, width] of checked token ids, or those that were given."""
@@ -394,12 +367,8 @@ def positions_of(span: Span, valid: Tensor | None, device: torch.device) -> Tens
     """Positions [batch or 1, time] of the span's tokens: padding does not count."""
     if valid is not None:
         counted = (valid.long().cumsum(dim=1) - 1).clamp(min=0)  # [batch, columns]
-        if span.columns is not None:
-            return counted.gather(1, span.columns)
-        return counted[:, span.start : span.stop]
-    if span.columns is not None:
-        return span.columns
-    return torch.arange(span.start, span.stop, device=device)[None]
+        return counted[:, span.start : span.stop] if span.columns is None else counted.gather(1, span.columns)
+    return column_index(span, device)
 
 
 @torch.no_grad()
@@ -417,6 +386,3 @@ def loop_logits(
         if loop in wanted:
             said[loop] = model.head(model.readout(state))
     return torch.stack([said[loop] for loop in wanted], dim=1)
-
-
-__all__ = ["Coda", "LoopState", "LoopedModel", "Pass", "checked_loops", "loop_logits"]

@@ -13,7 +13,7 @@ from loopcd.models.checkpoint import config_of, read_config, weight_files, weigh
 from loopcd.models.loading import checked_dtype, find
 from loopcd.models.memory import free_bytes
 from loopcd.models.presets import FAMILIES, empty_model, family_of
-from loopcd.models.recognition import NAMES, is_parcae
+from loopcd.models.recognition import NAMES, model_type_of
 from loopcd.models.stages import checked_loops
 from loopcd.serving.vllm import register
 from loopcd.serving.vllm.served import LOOPS, SECTION, Served, read_served
@@ -25,7 +25,7 @@ CPU_CACHE = 4 << 30  # bytes of keys and values, where vLLM runs on a CPU and no
 
 def served_type(name: str, fields: Mapping[str, Any]) -> str:
     """The model type of a config.json; a family that has no vLLM model here is refused by its name."""
-    model_type = "parcae" if is_parcae(fields) else fields.get("model_type")
+    model_type = model_type_of(fields)
     if model_type in LOOPS:
         return model_type
     what = f"is {NAMES[model_type]}" if model_type in FAMILIES else f"has model type {model_type!r}"
