@@ -114,7 +114,7 @@ def test_methods(name: str, family: str, where: str) -> None:
             assert model.generate(there[:1], **options).tolist() == wanted[:1]
 
 
-@pytest.mark.parametrize(("family", "where"), zip(MAKERS, SPLITS, strict=True))
+@pytest.mark.parametrize(("family", "where"), list(zip(MAKERS, SPLITS, strict=True)))
 def test_texts_traces_and_streams(family: str, where: str) -> None:
     place = placing(where)
     tokenizer, prompts = byte_tokenizer(), ["one and", "two"]
@@ -138,7 +138,7 @@ def test_texts_traces_and_streams(family: str, where: str) -> None:
         assert tracer.add(65).token_ids.tolist() == [65]
 
 
-@pytest.mark.parametrize(("family", "where"), zip(MAKERS, SPLITS, strict=True))
+@pytest.mark.parametrize(("family", "where"), list(zip(MAKERS, SPLITS, strict=True)))
 def test_the_plain_ways(family: str, where: str) -> None:
     place = placing(where)
     ids, plain = random_ids(2, 6), MAKERS[family]()

@@ -63,7 +63,7 @@ def test_reference_turn_by_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         text = PUBLIC.format(name=name, public=named) + (f"\n{public} = {named}\n" if named != public else "")
         (tmp_path / family / f"{file}.py").write_text(text)
     asked, found = (f"{sys.executable},{tmp_path}", (8,), 1, 2, lambda _: None), {}
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         for family, make, forked in (("huginn", tiny_huginn, ("ours",)), ("ouro", tiny_ouro, ("ours", "reference"))):
             monkeypatch.setattr(reference, "MAKERS", {family: lambda make=make: make(vocab_size=1000)})
             started = lambda command, forked=forked, **given: (  # noqa: E731
