@@ -1,10 +1,8 @@
 """Whether, how deep and how far to draft; `rounds` does it."""
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -348,14 +346,3 @@ def pace_of(model: LoopedModel, num_loops: int, plan: DraftPlan, batch: int) -> 
             pace.wait = 0 if pace.trusted else pace.pause
         known[key] = pace
     return known[key]
-
-
-def checked_draft(draft: Any, supported: bool, method: str, refused: Sequence[str] = ()) -> None:
-    if draft is None:
-        return
-    if not isinstance(draft, SelfDraft):
-        raise ValueError(f"draft={draft!r}: a SelfDraft, or None")
-    if not supported:
-        raise ValueError(f"draft={draft!r}: {method} cannot be drafted; Greedy, LoopCD and LoopGuidance can")
-    if refused:
-        raise ValueError(f"draft={draft!r} cannot be combined with {' and '.join(refused)}")
