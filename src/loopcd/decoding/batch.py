@@ -84,8 +84,7 @@ class Batch:
         number: int | None = None,
     ) -> Handle:
         """Hand a prompt in. Draws follow from `seed` and `number`: how many were handed in before, unless it is given."""
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        drawn = (max_new_tokens, stops, temperature, top_p, seed, init_seed, self.num_loops)
+        drawn = (max_new_tokens, stop, temperature, top_p, seed, init_seed, self.num_loops)
         request = Request(self.model, self.tokenizer, method, *drawn, chat=is_chat(prompt))
         if not request.by_ticks:
             raise ValueError(

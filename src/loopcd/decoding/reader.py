@@ -44,9 +44,8 @@ class Reader:
 
     def begin(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> LoopState:
         """The state of these tokens [batch, time] before any loop."""
-        seed = {} if self.init_seed is None else {"init_seed": self.init_seed}
         prompt = {} if self.cache.length else self.model.prompt_options(input_ids, self.token_type_ids)
-        return self.model.begin(input_ids, self.cache, attention_mask=attention_mask, **seed, **prompt)
+        return self.model.begin(input_ids, self.cache, attention_mask=attention_mask, init_seed=self.init_seed, **prompt)
 
     def read(
         self,

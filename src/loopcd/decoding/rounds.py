@@ -30,7 +30,7 @@ from torch import Tensor
 from loopcd.decoding.bans import Ruled, nothing_left, rule_out
 from loopcd.decoding.draft import SURE, TRIAL, Agreement, DraftReport, Probe, RoundPace, SelfDraft, pace_of
 from loopcd.decoding.loop import Job, Step, pick, prefill
-from loopcd.decoding.narrowing import CHEAP, WORTH, Narrowing, closed_up, without_ended
+from loopcd.decoding.narrowing import Narrowing, closed_up, without_ended
 from loopcd.decoding.passes import alike
 from loopcd.decoding.reader import Reader, Reading
 from loopcd.decoding.scoring import ContrastScorer, PlainScorer, Scorer, Scores
@@ -137,8 +137,7 @@ class Rounds:
     def narrow(self) -> None:
         """Go on without the rows that have ended: at once where the others stay in their places, else where they are many."""
         staying = [row for row, going in enumerate(self.going) if going]
-        share = WORTH if self.narrowing.kept else CHEAP
-        if not self.narrowing.worth(len(staying), share) or self.job.sampling.parts[0]:
+        if not self.narrowing.worth(len(staying)) or self.job.sampling.parts[0]:
             return
         ended = [row for row, going in enumerate(self.going) if not going]
         staying = staying if self.narrowing.kept else closed_up(staying)
@@ -175,7 +174,7 @@ class Rounds:
         """One token for each row, by a pass that ran all loops."""
         self.report.plain += 1
         self.gave = 1.0
-        yield from self._settle(reading, drafts=[], length=1)
+        yield from self._settle(reading, drafts=[])
         if not all(self.going):
             self._crop([0] * len(self.going))
         probe = self.probe
@@ -195,8 +194,7 @@ class Rounds:
         report.row_rounds += rows
         report.proposed += rows * (length - 1)
         counts = [0] * len(self.going)
-        verified = self._verify(states, length)
-        for step in self._settle(verified, torch.stack(drafts).tolist(), length):  # [length - 1, batch]
+        for step in self._settle(self._verify(states), torch.stack(drafts).tolist()):  # [length - 1, batch]
             counts = [count + taking for count, taking in zip(counts, step.going.tolist(), strict=True)]
             yield step
         report.emitted += sum(counts)
@@ -233,14 +231,14 @@ class Rounds:
         self.sures.append(float(chance) >= SURE)
         return token
 
-    def _verify(self, states: list[LoopState], length: int) -> Reading:
+    def _verify(self, states: list[LoopState]) -> Reading:
         model = self.reader.model
         state = model.join(states)
         while state.loop < self.reader.num_loops:
             state = model.advance(state)
             self.scorer.watch(state)
         hidden = model.readout(state).flatten(0, 1)  # [batch × length, width]
-        return Reading(hidden, wide(model.head(hidden)), count=length)
+        return Reading(hidden, wide(model.head(hidden)), count=len(states))
 
     def _crop(self, refused: Sequence[int]) -> None:
         """Take so many columns off each row. One that has ended falls back to the shortest that goes on: what it holds there
@@ -272,9 +270,9 @@ class Rounds:
             cache.crop_rows(torch.full((self.narrowing.batch,), shortest))
             cache.behind = longest - 1 - shortest
 
-    def _settle(self, reading: Reading, drafts: list[list[int]], length: int) -> Iterator[Step]:
+    def _settle(self, reading: Reading, drafts: list[list[int]]) -> Iterator[Step]:
         """Choose token after token, in each row as long as its drafts are what was chosen."""
-        ruled = self._ruled(reading, drafts, length)
+        ruled, length = self._ruled(reading, drafts), reading.count
         reading = reading if ruled is None else replace(reading, logits=ruled.logits)
         scores = self.scorer.score(reading, self.reader.cache)
         added = None if ruled is None else ruled.added
@@ -310,13 +308,13 @@ class Rounds:
         told = torch.stack(asked).view(len(asked), -1, reading.count).tolist()
         return told[0] if plain else None, told[-1] if reading.count > 1 else None
 
-    def _ruled(self, reading: Reading, drafts: list[list[int]], length: int) -> Ruled | None:
+    def _ruled(self, reading: Reading, drafts: list[list[int]]) -> Ruled | None:
         """What the processors rule out, position by position: each sees the row's own text with the drafts before it."""
         early = self.job.sampling.parts[0]
         if not early:
             return None
         plain, logits, device = isinstance(self.scorer, PlainScorer), reading.logits.clone(), reading.logits.device
-        added = None
+        length, added = reading.count, None
         possible = torch.ones(len(logits), dtype=torch.bool)
         for row in [row for row, going in enumerate(self.going) if going]:
             text = list(self.stopper.texts[row])

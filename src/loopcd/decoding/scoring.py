@@ -310,6 +310,11 @@ class LoopGuidanceScorer:
         return Scores(values, None, logits.shape[1], nowhere, ~nowhere, reading.count)
 
 
+def seeded(seed: int, number: int) -> torch.Generator:
+    """A generator on the CPU for each number that draws under one seed are told apart by."""
+    return torch.Generator().manual_seed((seed * 1_000_003 + number) % 2**63)
+
+
 class NoiseScorer(ContrastScorer):
     """The amateur is the head on the expert's readout with noise added."""
 
@@ -322,8 +327,7 @@ class NoiseScorer(ContrastScorer):
 
     def amateur_hidden(self, reading: Reading, rows: Tensor) -> Tensor:
         # the draw belongs to the step, so that it depends neither on the other rows nor on how often it was asked for
-        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + self.step) % 2**63)
-        epsilon = torch.randn(reading.hidden.shape[1], generator=generator)
+        epsilon = torch.randn(reading.hidden.shape[1], generator=seeded(self.seed, self.step))
         return rules.noisy(reading.hidden[rows.to(reading.hidden.device)], self.noise, epsilon.to(reading.hidden))
 
 

@@ -76,9 +76,6 @@ class Stopper:
     def add(self, row: int, token: int) -> bool:
         """Append a token to a row's text; whether the row ends by it."""
         self.texts[row].append(token)
-        return self._ends(row, token)
-
-    def _ends(self, row: int, token: int) -> bool:
         if token in self.ends or (self.longest is not None and len(self.texts[row]) >= self.longest):
             return True
         return any(bool(criterion(self.text(row), None)) for criterion in self.others)  # pyright: ignore
@@ -104,7 +101,8 @@ class TextPieces:
         if stopped:
             return self._give(text)
         text = text.rstrip(BROKEN)
-        held = max((self._beginning(text, stop) for stop in self.stops), default=0)
+        # last characters that are the first ones of a stop string
+        held = max((n for stop in self.stops for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)
         return self._give(text[: len(text) - held])
 
     def end(self) -> str:
@@ -116,8 +114,3 @@ class TextPieces:
     def _give(self, text: str) -> str:
         piece, self.shown = text[self.shown :], max(self.shown, len(text))
         return piece
-
-    @staticmethod
-    def _beginning(text: str, stop: str) -> int:
-        """How many last characters of the text are the first ones of the stop string."""
-        return max((n for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)
