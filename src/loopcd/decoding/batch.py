@@ -47,7 +47,7 @@ class Handle:
             self.ended = "failed"
             return
         reason = self._request.generation(row.rows(), 0).finish_reason
-        full = row.job.input_ids.shape[1] + len(row.tokens) >= room and len(row.tokens) < self._request.max_new_tokens
+        full = row.prompt_tokens + len(row.tokens) >= room and len(row.tokens) < self._request.max_new_tokens
         self.ended = "context" if reason == "length" and full else reason
 
 
@@ -140,8 +140,7 @@ class Batch:
             self._working = True
             for row in self._added:
                 self._ticks.add(row)
-            gone = {row for row in self._dropped if row in self._ticks}
-            self._added, self._dropped = [], []
+            gone, self._added, self._dropped = self._dropped, [], []
         ended: list[Row] = []
         try:
             for row in gone:
