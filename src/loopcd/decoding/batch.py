@@ -25,7 +25,8 @@ class Handle:
 
     def result(self) -> Generation:
         """What was made; waits for it, and raises what went wrong."""
-        self._batch._until(self)
+        while self.ended is None:
+            self._batch._work()
         if self._row.error is not None:
             raise self._row.error
         if self.ended == "cancelled":
@@ -101,25 +102,19 @@ class Batch:
         return handle
 
     def __iter__(self) -> Iterator[Handle]:
-        while (handle := self._next()) is not None:
-            yield handle
+        while True:
+            with self._changed:
+                handle = self._ended.popleft() if self._ended else None
+                if handle is None and not self._handles:
+                    return
+            if handle is None:
+                self._work()
+            else:
+                yield handle
 
     def __len__(self) -> int:
         """Prompts that have not ended."""
         return len(self._handles)
-
-    def _next(self) -> Handle | None:
-        while True:
-            with self._changed:
-                if self._ended:
-                    return self._ended.popleft()
-                if not self._handles:
-                    return None
-            self._work()
-
-    def _until(self, handle: Handle) -> None:
-        while handle.ended is None:
-            self._work()
 
     def _cancel(self, handle: Handle) -> bool:
         with self._changed:

@@ -127,12 +127,11 @@ class DraftPlan:
         but the last with a readout, and one pass of the remaining loops, which is dearer for several tokens than for one
         (by `passes`, else by assumption: beginnings and readouts by the weights that they read).
         """
-        if passes is not None and passes.beginning is not None and passes.readout is not None:
-            beginning, readout = passes.beginning, passes.readout
-        else:
+        passes = passes or PassCosts.assumed(batch)
+        beginning, readout = passes.beginning, passes.readout
+        if beginning is None or readout is None:
             beginning, readout = _costs(model)
         known = agreement if isinstance(agreement, Agreement) else Agreement(agreement)
-        passes = passes or PassCosts.assumed(batch)
         if self.wave:
             cost = self._wave_cost(num_loops, min(known.right, 0.999), passes, beginning + readout)
             return (beginning + num_loops + readout) / cost

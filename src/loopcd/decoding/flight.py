@@ -16,7 +16,7 @@ from loopcd.decoding.wave import Wave
 from loopcd.models.cache import LoopCache
 from loopcd.models.places import Gathered, PlaceCache, Places, seated
 from loopcd.models.slots import Span, sent
-from loopcd.models.stages import LoopState, Pass, rows_of
+from loopcd.models.stages import LoopState, Pass, joined, rows_of
 
 if TYPE_CHECKING:
     from loopcd.decoding.methods import Method
@@ -88,7 +88,8 @@ class Row:
         """The token at index `at` of what was made, in the form of a batch of one row."""
         made: tuple[Sequence[int], ...] = (self.tokens, self.loops, self.contested, self.touched)
         token, loops, contested, touched = (torch.tensor([each[at]]) for each in made)
-        return Step(token, torch.tensor([True]), loops, contested, touched)
+        drafts = None if self.wave is None else self.wave.report
+        return Step(token, torch.tensor([True]), loops, contested, touched, drafts=drafts)
 
     def rows(self) -> Rows:
         """What was made, in the form of a batch of one row."""
@@ -229,20 +230,12 @@ def stacked(states: Sequence[LoopState]) -> LoopState:
     tokens = replace(
         states[0].tokens,
         span=Span(sum(len(state.hidden) for state in states), 0, 1),
-        rotary=_cat([state.tokens.rotary for state in states]),
-        injected=_cat([state.tokens.injected for state in states]),
+        rotary=joined([state.tokens.rotary for state in states], along=0),
+        injected=joined([state.tokens.injected for state in states], along=0),
         mask=None,
     )
-    hidden, extra = (_cat([getattr(state, name) for state in states]) for name in ("hidden", "extra"))
+    hidden, extra = (joined([getattr(state, name) for state in states], along=0) for name in ("hidden", "extra"))
     return LoopState(hidden, states[0].loop, tokens, extra)
-
-
-def _cat(parts: Sequence[Any]) -> Any:
-    if parts[0] is None:
-        return None
-    if isinstance(parts[0], tuple):
-        return tuple(_cat(each) for each in zip(*parts, strict=True))
-    return torch.cat(list(parts))
 
 
 def show_trail(unit: Unit, rotary: Any, at: int) -> None:

@@ -368,14 +368,7 @@ def _pieces(made: Iterator[Step], pieces: TextPieces) -> Iterator[str]:
 
 
 def stream_tokens(
-    model: LoopedModel,
-    tokenizer: Any,
-    prompt: Prompt,
-    method: Method = LoopCD(),  # noqa: B008 (frozen)
-    *,
-    max_new_tokens: int = 256,
-    stop: str | Sequence[str] = (),
-    num_loops: int | None = None,
+    model: LoopedModel, tokenizer: Any, prompt: Prompt, method: Method, max_new_tokens: int, stop: Any, num_loops: int | None
 ) -> Iterator[tuple[int, int]]:
     """The tokens of `generate` at temperature 0 as they are made, each with the loops that were run for it."""
     request = Request(model, tokenizer, method, max_new_tokens, stop, 0.0, 1.0, 0, None, num_loops, is_chat(prompt))

@@ -102,6 +102,7 @@ class Step:
     touched: Tensor  # [batch] bool, the method's rule intervened
     scores: Tensor | None = None  # [batch, vocab] after the processors, where they were asked for
     logits: Tensor | None = None  # [batch, vocab] of the expert, where they were asked for
+    drafts: Any = None  # a DraftReport that goes on with the job, where a draft is used
 
 
 @torch.no_grad()
@@ -235,6 +236,7 @@ def collect(made: Iterator[Step], pad: int, on_step: Callable[[Step], None] | No
         touched=gathered("touched"),
         scores=tuple(step.scores for step in done if step.scores is not None) or None,
         logits=tuple(step.logits for step in done if step.logits is not None) or None,
+        drafts=done[-1].drafts,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from loopcd.decoding import checks
 from loopcd.decoding.alone import wave_steps, waves
 from loopcd.decoding.auto import AutoScorer, candidate_loops
-from loopcd.decoding.draft import DraftReport, SelfDraft
+from loopcd.decoding.draft import SelfDraft
 from loopcd.decoding.exits import EarlyExit
 from loopcd.decoding.loop import Job, Rows, Step, collect, run_custom_generate, steps
 from loopcd.decoding.reader import Reader
@@ -95,16 +95,13 @@ class Method:
 
     def rows(self, job: Job, on_step: Callable[[Step], None] | None = None) -> Rows:
         """Run a whole job."""
-        reports: list[DraftReport] = []
-        rows = collect(self.steps(job, reports), job.pad_token_id or 0, on_step)
-        return replace(rows, drafts=reports[0]) if reports else rows
+        return collect(self.steps(job), job.pad_token_id or 0, on_step)
 
-    def steps(self, job: Job, reports: list[DraftReport] | None = None) -> Iterator[Step]:
-        """Run a job token by token; a draft's report is put into `reports`."""
+    def steps(self, job: Job) -> Iterator[Step]:
+        """Run a job token by token."""
         if self.draft is None:
             return steps(self, job)
-        reports = [] if reports is None else reports
-        return wave_steps(self, job, reports) if waves(self.draft, job) else drafted_steps(self, self.draft, job, reports)
+        return wave_steps(self, job) if waves(self.draft, job) else drafted_steps(self, self.draft, job)
 
     def __call__(self, model: LoopedModel, input_ids: Any, streamer: Any = None, tokenizer: Any = None, **kwargs: Any) -> Any:
         """What transformers calls as `custom_generate`."""

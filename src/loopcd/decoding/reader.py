@@ -48,10 +48,7 @@ class Reader:
         return self.model.begin(input_ids, self.cache, attention_mask=attention_mask, init_seed=self.init_seed, **prompt)
 
     def read(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        watch: Callable[[LoopState], None] | None = None,
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, watch: Callable[[LoopState], None] | None = None
     ) -> tuple[Reading, Tensor]:
         """Run these tokens [batch, time] through the loops; the expert's view of what comes next, and the loops [batch]."""
         state = self.begin(input_ids, attention_mask)

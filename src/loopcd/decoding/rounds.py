@@ -20,7 +20,6 @@ choices that were nearer than `NEAR`, and `loopcd bench --what exact` compares w
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -45,23 +44,23 @@ if TYPE_CHECKING:
 NEAR = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-1}
 
 
-def near_choices(reading: Reading, scores: Tensor, scorer: Scorer, dtype: torch.dtype, contested: Tensor) -> Tensor:
-    """[n] bool, the choices of a reading of n rows, by scores [n, k], that a rounding error could decide; of a contrast's
-    rows those that are not `contested` [n] have one token only, however often it is named."""
+def near_choices(logits: Tensor, scores: Tensor, scorer: Scorer, dtype: torch.dtype, contested: Tensor) -> Tensor:
+    """[n] bool, the choices after the expert's logits [n, vocab], by scores [n, k], that a rounding error could decide; of a
+    contrast's rows those that are not `contested` [n] have one token only, however often it is named."""
     within = NEAR.get(dtype, NEAR[torch.float32])
-    near = torch.zeros(reading.logits.shape[0], dtype=torch.bool, device=reading.logits.device)
+    near = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
     if scores.shape[1] > 1:
         best = scores.topk(2, dim=-1).values
         near |= best[:, 0] - best[:, 1] < within
     if isinstance(scorer, ContrastScorer):
         near &= sent(contested, near.device)
-        border = reading.logits.amax(dim=-1, keepdim=True) + math.log(scorer.plausibility)
-        near |= ((reading.logits - border).abs() < within).any(dim=-1)
+        border = logits.amax(dim=-1, keepdim=True) + math.log(scorer.plausibility)
+        near |= ((logits - border).abs() < within).any(dim=-1)
     return near
 
 
 @torch.no_grad()
-def drafted_steps(method: "Method", draft: SelfDraft, job: Job, reports: list[DraftReport]) -> Iterator[Step]:
+def drafted_steps(method: "Method", draft: SelfDraft, job: Job) -> Iterator[Step]:
     """As `loop.steps`, in rounds. A step's `going` marks the rows that got a token by it: rows do not keep step."""
     reader = job.reader(method)
     if job.sampling.keeps and job.input_ids.shape[0] > 1:
@@ -73,15 +72,18 @@ def drafted_steps(method: "Method", draft: SelfDraft, job: Job, reports: list[Dr
             "use 'sdpa', or one row at a time"
         )
     rounds = Rounds(method, draft, job, reader)
-    reports.append(rounds.report)
     try:
         yield from rounds.plain(prefill(reader, job, rounds.scorer, rounds.watch)[0])
         while any(rounds.going):
             rounds.narrow()
             length = min(rounds.next(), rounds.stopper.remaining(rounds.going), reader.model.max_context - reader.cache.length)
-            with rounds.timed(length):
-                made = rounds.drafted(length) if length > 1 else rounds.plain(rounds.read())
-                yield from map(rounds.widened, made)
+            began = time.thread_time()
+            if length > 1:
+                made = rounds.drafted(length)
+            else:
+                made = rounds.plain(reader.read(rounds.unread(), watch=rounds.watch)[0])
+            yield from map(rounds.widened, made)
+            rounds.took(time.thread_time() - began, length)
     finally:
         rounds.level()
 
@@ -125,14 +127,10 @@ class Rounds:
             return 1
         return self.pace.next() if self.draft.fallback else self.report.length
 
-    @contextmanager
-    def timed(self, length: int) -> Iterator[None]:
+    def took(self, seconds: float, length: int) -> None:
         """Let the pace know what a token took, where a thread's clock tells; rounds that only try teach nothing."""
-        began = time.thread_time()
-        yield
-        pace, spent = self.pace, time.thread_time() - began
-        if pace is not None and pace.clocked and length in (1, pace.length):
-            pace.took(spent, self.gave, drafted=length > 1)
+        if self.pace is not None and self.pace.clocked and length in (1, self.pace.length):
+            self.pace.took(seconds, self.gave, drafted=length > 1)
 
     def narrow(self) -> None:
         """Go on without the rows that have ended: at once where the others stay in their places, else where they are many."""
@@ -156,13 +154,11 @@ class Rounds:
         """The step with an entry for each row of the job."""
         if self.narrowing.whole:
             return step
-        return Step(*map(self.narrowing.widened, (step.tokens, step.going, step.loops, step.contested, step.touched)))
-
-    def read(self) -> Reading:
-        """What the expert says after the tokens that were not read yet."""
-        return self.reader.read(self.unread(), watch=self.watch)[0]
+        told = (step.tokens, step.going, step.loops, step.contested, step.touched)
+        return Step(*map(self.narrowing.widened, told), drafts=step.drafts)
 
     def unread(self) -> Tensor:
+        """The tokens that were chosen, but not read yet."""
         return sent(self.pending, self.job.input_ids.device)[:, None]  # [batch, 1]
 
     def watch(self, state: LoopState) -> None:
@@ -301,7 +297,7 @@ class Rounds:
         where several tokens are judged; the device is waited for once."""
         asked = [scores.best()] if plain else []
         if reading.count > 1:
-            near = near_choices(reading, scores.values, self.scorer, self.reader.model.dtype, scores.contested)
+            near = near_choices(reading.logits, scores.values, self.scorer, self.reader.model.dtype, scores.contested)
             asked.append(near.long())
         if not asked:
             return None, None
@@ -359,4 +355,5 @@ class Rounds:
             scores.touched[index::count],
             processed,
             reading.logits[index::count] if self.job.sampling.keep_logits else None,
+            self.report,
         )

@@ -230,13 +230,7 @@ class ContrastScorer:
         return Scores(values, tokens, reading.logits.shape[1], contested, touched, reading.count)
 
     def _enough(
-        self,
-        reading: Reading,
-        expert: Tensor,
-        tokens: Tensor,
-        rows: Tensor | None,
-        going: Tensor | None,
-        most: int | None,
+        self, reading: Reading, expert: Tensor, tokens: Tensor, rows: Tensor | None, going: Tensor | None, most: int | None
     ) -> tuple[Tensor, Tensor]:
         """So many of the best tokens, logits and ids [batch, k], that all plausible ones are among them, `most` at most."""
         count, border = USUAL, math.log(self.plausibility)

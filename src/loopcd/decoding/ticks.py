@@ -318,24 +318,24 @@ class Ticks:
                 show_trail(*seen)
             if isinstance(row.scorer, ContrastScorer):
                 row.scorer.forget()
-            self._count_near(row, reading, at, reading.logits, contested=False)
+            self._count_near(row, reading.logits, reading.logits, at, contested=False)
             return row.add(token, loops, False, False)
         try:
             if seen is not None:
                 show_trail(*seen)
             own = Reading(reading.hidden[at : at + 1], reading.logits[at : at + 1])
             scores, picked, _ = choose(row.scorer, own, row.cache, row.stopper.text(0), row.job.sampling)
-            self._count_near(row, own, 0, scores.values, bool(scores.contested[0]))
+            self._count_near(row, own.logits, scores.values, 0, bool(scores.contested[0]))
         except Exception as error:  # one text's trouble is no other's
             row.error, row.sound = error, False
             return True
         return row.add(int(picked), loops, bool(scores.contested[0]), bool(scores.touched[0]))
 
-    def _count_near(self, row: Row, reading: Reading, at: int, scores: Tensor, contested: bool) -> None:
+    def _count_near(self, row: Row, logits: Tensor, scores: Tensor, at: int, contested: bool) -> None:
         """Of the choices that judge a draft, those that a rounding error could decide."""
         if row.wave is not None and len(row.wave.units) > 1:
-            own = Reading(reading.hidden[at : at + 1], reading.logits[at : at + 1])
-            near = near_choices(own, scores[at : at + 1], row.scorer, self.model.dtype, torch.tensor([contested]))
+            logits, scores = logits[at : at + 1], scores[at : at + 1]
+            near = near_choices(logits, scores, row.scorer, self.model.dtype, torch.tensor([contested]))
             row.wave.report.near_ties += int(near)
 
     # -- a tick -------------------------------------------------------------------------------------------------------
@@ -356,13 +356,15 @@ class Ticks:
         for at, row in enumerate(prompt.rows):
             if row.watches:
                 row.watch(prompt.own(at))
-        leaving = None if prompt.judge is None or after.loop == self.num_loops else prompt.judge.leaving(before, after)
         if after.loop == self.num_loops:
             self.read.append(prompt)
-        elif leaving is None:
-            self.prompts.append(prompt)
+            return
+        reached = None if prompt.judge is None else prompt.judge.reached(before, after)
+        leaving = [] if reached is None else reached.tolist()
+        if any(leaving):
+            self._part(prompt, leaving)
         else:
-            self._part(prompt, leaving.tolist())
+            self.prompts.append(prompt)
 
     def _part(self, prompt: Prompt, leaving: Sequence[bool]) -> None:
         """Some prompts of a pass leave the loop, the others go on."""

@@ -94,13 +94,13 @@ def time_of(values: Any, at: int) -> Any:
     return values[:, at : at + 1]
 
 
-def joined(parts: Sequence[Any]) -> Any:
-    """Tensors [rows, time, ...], or tuples of them, of successive tokens as one."""
-    if len(parts) == 1:
+def joined(parts: Sequence[Any], along: int = 1) -> Any:
+    """Tensors [rows, time, ...], tuples of them, or None, as one: of successive tokens, or along 0 of different texts."""
+    if parts[0] is None or len(parts) == 1:
         return parts[0]
     if isinstance(parts[0], tuple):
-        return tuple(joined(each) for each in zip(*parts, strict=True))
-    return torch.cat(list(parts), dim=1)
+        return tuple(joined(each, along) for each in zip(*parts, strict=True))
+    return torch.cat(list(parts), dim=along)
 
 
 def _columns(span: Span) -> Tensor:
@@ -281,10 +281,9 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
             cache,
             self.make_mask(span, valid, hidden.device),
             joined([state.tokens.rotary for state in states]),
-            None if first.injected is None else joined([state.tokens.injected for state in states]),
+            joined([state.tokens.injected for state in states]),
         )
-        extra = None if states[0].extra is None else joined([state.extra for state in states])
-        return LoopState(hidden, states[0].loop, tokens, extra)
+        return LoopState(hidden, states[0].loop, tokens, joined([state.extra for state in states]))
 
     def embedded(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
         """The embeddings [batch, time, width] of checked token ids, or those that were given."""
