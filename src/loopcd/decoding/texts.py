@@ -64,7 +64,7 @@ class Stopper:
     def __init__(self, criteria: StoppingCriteriaList, prompts: Tensor) -> None:
         self.texts: list[list[int]] = prompts.tolist()
         self.device = prompts.device
-        self.longest = min((c.max_length for c in criteria if isinstance(c, MaxLengthCriteria)), default=None)
+        self.longest = min((c.max_length for c in criteria if isinstance(c, MaxLengthCriteria)), default=2**31)
         ends = [c.eos_token_id for c in criteria if isinstance(c, EosTokenCriteria)]
         self.ends = {int(token) for each in ends for token in torch.as_tensor(each).flatten()}
         self.others = [c for c in criteria if not isinstance(c, MaxLengthCriteria | EosTokenCriteria)]
@@ -76,14 +76,12 @@ class Stopper:
     def add(self, row: int, token: int) -> bool:
         """Append a token to a row's text; whether the row ends by it."""
         self.texts[row].append(token)
-        if token in self.ends or (self.longest is not None and len(self.texts[row]) >= self.longest):
+        if token in self.ends or len(self.texts[row]) >= self.longest:
             return True
         return any(bool(criterion(self.text(row), None)) for criterion in self.others)  # pyright: ignore
 
     def remaining(self, rows: Sequence[bool]) -> int:
         """Tokens that each of the rows marked in `rows` may still get."""
-        if self.longest is None:
-            return 2**31
         return self.longest - max(len(text) for text, wanted in zip(self.texts, rows, strict=True) if wanted)
 
 
