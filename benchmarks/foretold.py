@@ -58,8 +58,9 @@ def measure_foretold(subject: Subject, right: float, rounds: int) -> dict[str, A
     text, reports, same = [*prompt[0], *texts(plain)[0]], list[DraftReport](), list[bool]()
 
     def task(name: str) -> Sample:
-        steps, watch = methods[name].steps(subject.job(prompt), reports), Stopwatch()
+        steps, watch = methods[name].steps(subject.job(prompt)), Stopwatch()
         first = next(steps)
+        reports.extend([] if first.drafts is None else [first.drafts])
         with foretold(text, right, seed=len(reports)), watch.running():
             rest = list(steps)
         if name == "drafted":

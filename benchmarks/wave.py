@@ -5,7 +5,7 @@ A wave of drafts that are right with probability p needs (R·a + L) / R ticks a 
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from math import sqrt
 from typing import Any
 
@@ -67,13 +67,11 @@ def _measure(subject: Subject, drafts: Mapping[str, SelfDraft], rounds: int) -> 
 
     def task(name: str) -> Sample:
         """What follows the prompt's own token: the prompt is read alike by all."""
-        reports: list[DraftReport] = []
-        steps, watch = methods[name].steps(subject.job(prompt), reports), Stopwatch()
+        steps, watch = methods[name].steps(subject.job(prompt)), Stopwatch()
         first = next(steps)
         with watch.running():
             rest = list(steps)
-        rows = collect(iter([first, *rest]), 0)
-        made[name].append(replace(rows, drafts=reports[0] if reports else None))
+        made[name].append(collect(iter([first, *rest]), 0))
         return watch.sample(len(rest))
 
     samples = alternately({name: lambda name=name: task(name) for name in methods}, rounds)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from loopcd.decoding.draft import DraftReport, SelfDraft
+from loopcd.decoding.draft import SelfDraft
 from loopcd.decoding.flight import Row
 from loopcd.decoding.loop import Job, Step
 from loopcd.decoding.ticks import Ticks
@@ -30,7 +30,7 @@ def waves(draft: SelfDraft, job: Job) -> bool:
     return draft.wave is True or (plan is not None and plan.wave)
 
 
-def wave_steps(method: "Method", job: Job, reports: list[DraftReport]) -> Iterator[Step]:
+def wave_steps(method: "Method", job: Job) -> Iterator[Step]:
     """As `loop.steps`, for one text that runs ahead of itself."""
     ticks, row = Ticks(job.model, 1, job.num_loops), Row(method, job)
     ticks.add(row)
@@ -40,8 +40,6 @@ def wave_steps(method: "Method", job: Job, reports: list[DraftReport]) -> Iterat
         if row.error is not None:
             raise row.error
         assert row.wave is not None
-        if not reports:
-            reports.append(row.wave.report)
         read = ticks.ticks if not row.tokens else read
         row.wave.report.ticks = ticks.ticks - read
         for at in range(given, len(row.tokens)):

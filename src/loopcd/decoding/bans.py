@@ -17,19 +17,18 @@ from transformers.generation.logits_process import LogitsProcessorList
 
 from loopcd.decoding.rules import IMPOSSIBLE
 
-_BANNING = (
-    "MinLengthLogitsProcessor",
-    "MinNewTokensLengthLogitsProcessor",
-    "NoRepeatNGramLogitsProcessor",
-    "EncoderNoRepeatNGramLogitsProcessor",
-    "NoBadWordsLogitsProcessor",
-    "PrefixConstrainedLogitsProcessor",
-    "ForcedBOSTokenLogitsProcessor",
-    "ForcedEOSTokenLogitsProcessor",
-    "SuppressTokensAtBeginLogitsProcessor",
-    "SuppressTokensLogitsProcessor",
+BANNING = (
+    logits_process.MinLengthLogitsProcessor,
+    logits_process.MinNewTokensLengthLogitsProcessor,
+    logits_process.NoRepeatNGramLogitsProcessor,
+    logits_process.EncoderNoRepeatNGramLogitsProcessor,
+    logits_process.NoBadWordsLogitsProcessor,
+    logits_process.PrefixConstrainedLogitsProcessor,
+    logits_process.ForcedBOSTokenLogitsProcessor,
+    logits_process.ForcedEOSTokenLogitsProcessor,
+    logits_process.SuppressTokensAtBeginLogitsProcessor,
+    logits_process.SuppressTokensLogitsProcessor,
 )
-BANNING: tuple[type, ...] = tuple(getattr(logits_process, name) for name in _BANNING)
 
 
 def bans(processor: Any) -> bool:
@@ -37,8 +36,7 @@ def bans(processor: Any) -> bool:
     if isinstance(processor, BANNING):
         return True
     if isinstance(processor, logits_process.SequenceBiasLogitsProcessor):
-        biases = processor.sequence_bias
-        return IMPOSSIBLE in (biases.values() if isinstance(biases, dict) else [bias for _, bias in biases])
+        return IMPOSSIBLE in processor.sequence_bias.values()
     return type(processor).__module__ != logits_process.__name__
 
 

@@ -25,7 +25,8 @@ class Handle:
 
     def result(self) -> Generation:
         """What was made; waits for it, and raises what went wrong."""
-        self._batch._until(self)
+        while self.ended is None:
+            self._batch._work()
         if self._row.error is not None:
             raise self._row.error
         if self.ended == "cancelled":
@@ -47,7 +48,7 @@ class Handle:
             self.ended = "failed"
             return
         reason = self._request.generation(row.rows(), 0).finish_reason
-        full = row.job.input_ids.shape[1] + len(row.tokens) >= room and len(row.tokens) < self._request.max_new_tokens
+        full = row.prompt_tokens + len(row.tokens) >= room and len(row.tokens) < self._request.max_new_tokens
         self.ended = "context" if reason == "length" and full else reason
 
 
@@ -84,8 +85,7 @@ class Batch:
         number: int | None = None,
     ) -> Handle:
         """Hand a prompt in. Draws follow from `seed` and `number`: how many were handed in before, unless it is given."""
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        drawn = (max_new_tokens, stops, temperature, top_p, seed, init_seed, self.num_loops)
+        drawn = (max_new_tokens, stop, temperature, top_p, seed, init_seed, self.num_loops)
         request = Request(self.model, self.tokenizer, method, *drawn, chat=is_chat(prompt))
         if not request.by_ticks:
             raise ValueError(
@@ -102,25 +102,19 @@ class Batch:
         return handle
 
     def __iter__(self) -> Iterator[Handle]:
-        while (handle := self._next()) is not None:
-            yield handle
+        while True:
+            with self._changed:
+                handle = self._ended.popleft() if self._ended else None
+                if handle is None and not self._handles:
+                    return
+            if handle is None:
+                self._work()
+            else:
+                yield handle
 
     def __len__(self) -> int:
         """Prompts that have not ended."""
         return len(self._handles)
-
-    def _next(self) -> Handle | None:
-        while True:
-            with self._changed:
-                if self._ended:
-                    return self._ended.popleft()
-                if not self._handles:
-                    return None
-            self._work()
-
-    def _until(self, handle: Handle) -> None:
-        while handle.ended is None:
-            self._work()
 
     def _cancel(self, handle: Handle) -> bool:
         with self._changed:
@@ -141,8 +135,7 @@ class Batch:
             self._working = True
             for row in self._added:
                 self._ticks.add(row)
-            gone = {row for row in self._dropped if row in self._ticks}
-            self._added, self._dropped = [], []
+            gone, self._added, self._dropped = self._dropped, [], []
         ended: list[Row] = []
         try:
             for row in gone:

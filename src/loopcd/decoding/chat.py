@@ -48,6 +48,15 @@ def said(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
+def end_tokens(model: Any, tokenizer: Any, chat: bool = False) -> set[int]:
+    """Ids that end a text. Model and tokenizer do not always agree, so either's will do; an answer ends with its turn."""
+    config, own = model.generation_config, getattr(tokenizer, "eos_token_id", None)
+    from_model = config.eos_token_id if config is not None else None
+    listed = from_model if isinstance(from_model, list) else [from_model]
+    turns = turn_ends(tokenizer) if chat or thinks(model) else ()
+    return {token for token in (*listed, own, *turns) if isinstance(token, int)}  # a checkpoint may say anything
+
+
 def turn_ends(tokenizer: Any) -> set[int]:
     """The ids of those ends of a turn that the tokenizer knows."""
     known = {} if tokenizer is None else tokenizer.get_added_vocab()

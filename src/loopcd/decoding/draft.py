@@ -1,10 +1,8 @@
 """Whether, how deep and how far to draft; `rounds` does it."""
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -129,12 +127,11 @@ class DraftPlan:
         but the last with a readout, and one pass of the remaining loops, which is dearer for several tokens than for one
         (by `passes`, else by assumption: beginnings and readouts by the weights that they read).
         """
-        if passes is not None and passes.beginning is not None and passes.readout is not None:
-            beginning, readout = passes.beginning, passes.readout
-        else:
+        passes = passes or PassCosts.assumed(batch)
+        beginning, readout = passes.beginning, passes.readout
+        if beginning is None or readout is None:
             beginning, readout = _costs(model)
         known = agreement if isinstance(agreement, Agreement) else Agreement(agreement)
-        passes = passes or PassCosts.assumed(batch)
         if self.wave:
             cost = self._wave_cost(num_loops, min(known.right, 0.999), passes, beginning + readout)
             return (beginning + num_loops + readout) / cost
@@ -348,14 +345,3 @@ def pace_of(model: LoopedModel, num_loops: int, plan: DraftPlan, batch: int) -> 
             pace.wait = 0 if pace.trusted else pace.pause
         known[key] = pace
     return known[key]
-
-
-def checked_draft(draft: Any, supported: bool, method: str, refused: Sequence[str] = ()) -> None:
-    if draft is None:
-        return
-    if not isinstance(draft, SelfDraft):
-        raise ValueError(f"draft={draft!r}: a SelfDraft, or None")
-    if not supported:
-        raise ValueError(f"draft={draft!r}: {method} cannot be drafted; Greedy, LoopCD and LoopGuidance can")
-    if refused:
-        raise ValueError(f"draft={draft!r} cannot be combined with {' and '.join(refused)}")

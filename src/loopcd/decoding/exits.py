@@ -57,11 +57,6 @@ class Judge:
         self.counted = counted  # [rows, time] bool, False for padding; None: every token counts
         self.staying: Tensor | None = None  # [rows, time], the gate's probability of still being in the loop
 
-    def leaving(self, before: LoopState, after: LoopState) -> Tensor | None:
-        """[rows] bool; None: no row leaves."""
-        reached = self.reached(before, after)
-        return reached if reached is not None and bool(reached.any()) else None
-
     def reached(self, before: LoopState, after: LoopState) -> Tensor | None:
         """[rows] bool, the rows that may leave, on the device; None: it is too early for any."""
         if self.rule.criterion == "gate":

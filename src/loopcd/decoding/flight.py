@@ -16,7 +16,7 @@ from loopcd.decoding.wave import Wave
 from loopcd.models.cache import LoopCache
 from loopcd.models.places import Gathered, PlaceCache, Places, seated
 from loopcd.models.slots import Span, sent
-from loopcd.models.stages import LoopState, Pass, rows_of
+from loopcd.models.stages import LoopState, Pass, joined, rows_of
 
 if TYPE_CHECKING:
     from loopcd.decoding.methods import Method
@@ -57,6 +57,10 @@ class Row:
         self.exit, self._scores = self.reader.exit, not isinstance(self.scorer, PlainScorer)
 
     @property
+    def prompt_tokens(self) -> int:
+        return self.job.input_ids.shape[1]
+
+    @property
     def watches(self) -> bool:
         """Whether anybody wants to see the states of its tokens."""
         return self._scores or (self.wave is not None and self.wave.probe is not None)
@@ -66,12 +70,9 @@ class Row:
         if self.wave is not None:
             self.wave.watch(state)
 
-    def tip(self) -> "Unit | None":
-        """The token in flight that is to name the next one now."""
-        if self.wave is None:
-            return None
-        room = min(self.stopper.remaining([True]), self.reader.model.max_context - self.cache.length + len(self.wave.units))
-        return self.wave.tip(room)
+    def room(self, wave: Wave) -> int:
+        """Tokens that may be in flight by what is left of the text and of the context."""
+        return min(self.stopper.remaining([True]), self.reader.model.max_context - self.cache.length + len(wave.units))
 
     def add(self, token: int, loops: int, contested: bool, touched: bool) -> bool:
         """Take the next token; whether the text ends by it."""
@@ -85,9 +86,10 @@ class Row:
 
     def step(self, at: int) -> Step:
         """The token at index `at` of what was made, in the form of a batch of one row."""
-        made = ((self.tokens, self.loops), (self.contested, self.touched))
-        (token, loops), (contested, touched) = ((torch.tensor([each[at]]) for each in pair) for pair in made)
-        return Step(token, torch.tensor([True]), loops, contested, touched)
+        made: tuple[Sequence[int], ...] = (self.tokens, self.loops, self.contested, self.touched)
+        token, loops, contested, touched = (torch.tensor([each[at]]) for each in made)
+        drafts = None if self.wave is None else self.wave.report
+        return Step(token, torch.tensor([True]), loops, contested, touched, drafts=drafts)
 
     def rows(self) -> Rows:
         """What was made, in the form of a batch of one row."""
@@ -144,17 +146,17 @@ class Prompt:
         """The state of one of them as it is alone."""
         if self.alone:
             return self.state
-        row, tokens = self.rows[at], self.state.tokens
-        assert row.cache.span is not None
-        time, index = row.cache.span.time, torch.tensor([at], device=self.state.hidden.device)
-        alone = Pass(row.cache.span, row.cache, None, _first(rows_of(tokens.rotary, index), time))
+        cache, time = self.rows[at].cache, self.rows[at].prompt_tokens
+        assert cache.span is not None
+        rotary = rows_of(self.state.tokens.rotary, torch.tensor([at], device=self.state.hidden.device))
+        alone = Pass(cache.span, cache, None, _first(rotary, time))
         return LoopState(self.state.hidden[at : at + 1, :time], self.state.loop, alone)
 
     def last(self, read: Tensor) -> Tensor:
         """[rows, width], of readouts [rows, time, width] those of each one's last token."""
         if self.alone:
             return read[:, -1]
-        ends = [0 if row.cache.span is None else row.cache.span.time - 1 for row in self.rows]
+        ends = [row.prompt_tokens - 1 for row in self.rows]
         return read[torch.arange(len(ends), device=read.device), torch.tensor(ends, device=read.device)]
 
 
@@ -167,14 +169,14 @@ def read_together(rows: Sequence[Row]) -> Iterator[list[Row]]:
     """New texts by prompts that can be read in one pass: of like length, beginning alike, leaving by the same rule."""
     alike: dict[Any, list[Row]] = {}
     for row in rows:
-        ids, model = row.job.input_ids, row.job.model
-        special = row.cache.length > 0 or row.job.token_type_ids is not None or bool(model.prompt_options(ids))
+        told = row.job.token_type_ids is not None or bool(row.job.model.prompt_options(row.job.input_ids))
+        special = row.cache.length > 0 or told
         alike.setdefault(row if special else (row.reader.exit, row.job.init_seed), []).append(row)
     for some in alike.values():
         group: list[Row] = []
-        for row in sorted(some, key=lambda row: -row.job.input_ids.shape[1]):
-            time, longest = row.job.input_ids.shape[1], 0 if not group else group[0].job.input_ids.shape[1]
-            if group and (time < ALIKE * longest or longest * (len(group) + 1) > AT_ONCE):
+        for row in sorted(some, key=lambda row: -row.prompt_tokens):
+            longest = group[0].prompt_tokens if group else 0
+            if group and (row.prompt_tokens < ALIKE * longest or longest * (len(group) + 1) > AT_ONCE):
                 yield group
                 group = []
             group.append(row)
@@ -208,8 +210,8 @@ class Flying:
         assert kept is not None
         return kept
 
-    def without(self, rows: Collection[Row]) -> "Flying | None":
-        return self.keep([at for at, unit in enumerate(self.units) if unit.row not in rows])
+    def without(self, row: Row) -> "Flying | None":
+        return self.keep([at for at, unit in enumerate(self.units) if unit.row is not row])
 
 
 def joined_flights(parts: Sequence[Flying], key: Callable[[Unit], Any]) -> Flying:
@@ -228,20 +230,12 @@ def stacked(states: Sequence[LoopState]) -> LoopState:
     tokens = replace(
         states[0].tokens,
         span=Span(sum(len(state.hidden) for state in states), 0, 1),
-        rotary=_cat([state.tokens.rotary for state in states]),
-        injected=_cat([state.tokens.injected for state in states]),
+        rotary=joined([state.tokens.rotary for state in states], along=0),
+        injected=joined([state.tokens.injected for state in states], along=0),
         mask=None,
     )
-    hidden, extra = (_cat([getattr(state, name) for state in states]) for name in ("hidden", "extra"))
+    hidden, extra = (joined([getattr(state, name) for state in states], along=0) for name in ("hidden", "extra"))
     return LoopState(hidden, states[0].loop, tokens, extra)
-
-
-def _cat(parts: Sequence[Any]) -> Any:
-    if parts[0] is None:
-        return None
-    if isinstance(parts[0], tuple):
-        return tuple(_cat(each) for each in zip(*parts, strict=True))
-    return torch.cat(list(parts))
 
 
 def show_trail(unit: Unit, rotary: Any, at: int) -> None:
@@ -254,18 +248,19 @@ def show_trail(unit: Unit, rotary: Any, at: int) -> None:
         unit.row.watch(LoopState(hidden[place : place + 1], loop, tokens))
 
 
-def score_together(came: Sequence[tuple[Row, Unit, Any, int]], reading: Reading, places: Places) -> Scores:
-    """The scores of texts whose scorers are alike: of each the row, its token, and where in `rotary` its position is."""
-    row, unit, rotary, _ = came[0]
-    device = unit.trail[0][0].device
-    columns = torch.tensor([[unit.column] for _, unit, _, _ in came], device=device)
-    first, last = int(min(unit.column for _, unit, _, _ in came)), int(max(unit.column for _, unit, _, _ in came))
+def score_together(came: Sequence[tuple[Unit, Any, int]], reading: Reading, places: Places) -> Scores:
+    """The scores of texts whose scorers are alike: of each its token, and where in `rotary` its position is."""
+    units, (first, rotary, _) = [unit for unit, _, _ in came], came[0]
+    device, scorer = first.trail[0][0].device, first.row.scorer
+    columns = [unit.column for unit in units]
+    start, last = min(columns), max(columns)
+    differing = torch.tensor(columns, device=device)[:, None] if start < last else None
     index = torch.tensor([at for *_, at in came], device=device)
-    gathered = Gathered(places, [row.place for row, *_ in came])
-    span = Span(len(came), first, last + 1, columns if first < last else None)
+    gathered = Gathered(places, [unit.row.place for unit in units])
+    span = Span(len(units), start, last + 1, differing)
     tokens = Pass(span, gathered, None, rows_of(rotary, index))  # pyright: ignore[reportArgumentType]
-    loop = row.scorer.early.loop  # pyright: ignore[reportAttributeAccessIssue]
-    own = [unit.trail[loop - 1] for _, unit, _, _ in came]
+    loop = scorer.early.loop  # pyright: ignore[reportAttributeAccessIssue]
+    own = [unit.trail[loop - 1] for unit in units]
     hidden = torch.cat([states[place : place + 1] for states, place in own])
-    row.scorer.watch(LoopState(hidden, loop, tokens))
-    return row.scorer.score(reading, row.cache)
+    scorer.watch(LoopState(hidden, loop, tokens))
+    return scorer.score(reading, first.row.cache)

@@ -3,18 +3,18 @@
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import index
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import torch
-from transformers.generation.logits_process import LogitsProcessorList, TemperatureLogitsWarper, TopPLogitsWarper
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
 from loopcd.decoding import checks
-from loopcd.decoding.chat import Messages, chat_ids, is_chat, text_ids, thinks, turn_ends
+from loopcd.decoding.chat import Messages, chat_ids, end_tokens, is_chat, text_ids
 from loopcd.decoding.flight import Row
-from loopcd.decoding.loop import Job, Rows, Sampling
+from loopcd.decoding.loop import Job, Rows, Sampling, Step
 from loopcd.decoding.methods import LoopCD, Method
 from loopcd.decoding.passes import loop_seconds
 from loopcd.decoding.texts import Interruptible, StopTexts, TextPieces, pad_left, trim
@@ -83,7 +83,7 @@ class Request:
     tokenizer: Any
     method: Method
     max_new_tokens: int
-    stop: tuple[str, ...]
+    stop: str | Sequence[str]  # kept as a tuple
     temperature: float
     top_p: float
     seed: int
@@ -92,8 +92,10 @@ class Request:
     chat: bool = False  # some prompt is a conversation
     enable_thinking: bool | None = None  # as its template takes it
     rows: int | None = None  # texts at once at most; None: they go on each at its own loop whatever that costs
+    interrupt: Callable[[], None] | None = None  # asked after every token
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
         if not hasattr(self.model, "advance"):  # whatever wraps a looped model hands this on
             shown = repr(self.model) if isinstance(self.model, str) else type(self.model).__name__
             raise ValueError(f"model={shown}: a looped model, as in model, tokenizer = loopcd.load(NAME)")
@@ -127,9 +129,18 @@ class Request:
             )
         return ids
 
+    def steps(self, prompt: Prompt) -> Iterator[Step]:
+        """What is made of one prompt, token by token; settings that do not fit the model are refused at once."""
+        self.method.check(self.model, self.num_loops, self.tokenizer)
+        return self.method.steps(self.job([self.encode(prompt, "prompt")], [0]))
+
     @property
     def by_ticks(self) -> bool:
         return by_ticks(self.method, self.model, self.rows)
+
+    @cached_property
+    def ends(self) -> set[int]:
+        return end_tokens(self.model, self.tokenizer, self.chat)
 
     @property
     def room(self) -> int:
@@ -137,20 +148,23 @@ class Request:
 
     def job(self, prompts: Sequence[Sequence[int]], numbers: Sequence[int]) -> Job:
         """One batch; `numbers` are the prompts' own, from which their draws follow."""
-        pad = self._pad()
+        pad = getattr(self.tokenizer, "pad_token_id", None)
+        pad = pad if pad is not None else (self.model.config.pad_token_id or 0)
         ids, mask = pad_left(prompts, pad, self.model.device)
         length = min(ids.shape[1] + self.max_new_tokens, self.room)
         stopping = StoppingCriteriaList([MaxLengthCriteria(length)])
-        if self.end_tokens():
-            stopping.append(EosTokenCriteria(sorted(self.end_tokens())))
+        if self.ends:
+            stopping.append(EosTokenCriteria(sorted(self.ends)))
         if self.stop:
             stopping.append(StopTexts(self.tokenizer, self.stop, ids.shape[1]))
+        if self.interrupt is not None:
+            stopping.append(Interruptible(self.interrupt))
         return Job(
             self.model,
             ids,
             None if bool(mask.all()) else mask,
             stopping,
-            self._sampling(numbers),
+            Sampling() if self.temperature == 0 else Sampling.drawn(self.temperature, self.top_p, self.seed, numbers),
             self.tokenizer,
             pad_token_id=pad,
             num_loops=self.num_loops,
@@ -170,27 +184,6 @@ class Request:
         log.info("memory for %d of %d texts at once", fitting, wanted)
         return max(1, fitting)
 
-    def _sampling(self, numbers: Sequence[int]) -> Sampling:
-        if self.temperature == 0:
-            return Sampling()
-        warpers: list[Any] = [TemperatureLogitsWarper(float(self.temperature))]
-        if self.top_p < 1:
-            warpers.append(TopPLogitsWarper(self.top_p))
-        generators = [torch.Generator().manual_seed((self.seed * 1_000_003 + number) % 2**63) for number in numbers]
-        return Sampling(draw=True, processors=LogitsProcessorList(warpers), generators=generators)
-
-    def end_tokens(self) -> set[int]:
-        """Ids that end a text. Model and tokenizer do not always agree, so either's will do; an answer ends with its turn."""
-        config, own = self.model.generation_config, getattr(self.tokenizer, "eos_token_id", None)
-        from_model = config.eos_token_id if config is not None else None
-        listed = from_model if isinstance(from_model, list) else [from_model]
-        turns = turn_ends(self.tokenizer) if self.chat or thinks(self.model) else ()
-        return {token for token in (*listed, own, *turns) if isinstance(token, int)}  # a checkpoint may say anything
-
-    def _pad(self) -> int:
-        pad = getattr(self.tokenizer, "pad_token_id", None)
-        return pad if pad is not None else (self.model.config.pad_token_id or 0)
-
     def generation(self, rows: Rows, row: int) -> Generation:
         count = int(rows.going[row].sum())
         tokens = rows.tokens[row, :count].tolist()
@@ -201,7 +194,7 @@ class Request:
         return Generation(
             text=text,
             token_ids=tokens,
-            finish_reason="stop" if stopped or tokens[-1] in self.end_tokens() else "length",
+            finish_reason="stop" if stopped or tokens[-1] in self.ends else "length",
             loops=rows.loops[row, :count].tolist(),
             contested=int(rows.contested[row, :count].sum()),
             touched=int(rows.touched[row, :count].sum()),
@@ -246,12 +239,11 @@ def generate(
     if trace is not None and not callable(trace):  # tracing comes after decoding, so it is handed in
         raise ValueError(f"trace={trace!r}: a function of a batch that gives its traces; loopcd.generate takes trace=True")
     checks.whole("batch_size", batch_size, 1)
-    stops = (stop,) if isinstance(stop, str) else tuple(stop)
-    request = Request(model, tokenizer, method, max_new_tokens, stops, temperature, top_p, seed, init_seed, num_loops)
+    drawn = (max_new_tokens, stop, temperature, top_p, seed, init_seed)
+    request = Request(model, tokenizer, method, *drawn, num_loops, enable_thinking=enable_thinking, interrupt=interrupt)
     single = isinstance(prompts, str) or is_chat(prompts)
     given: Any = [prompts] if single else prompts
-    chat = any(is_chat(prompt) for prompt in given)
-    request = replace(request, chat=chat, enable_thinking=enable_thinking, rows=min(batch_size, max(1, len(given))))
+    request = replace(request, chat=any(map(is_chat, given)), rows=min(batch_size, max(1, len(given))))
     encoded = [request.encode(prompt, "prompt" if single else f"prompts[{i}]") for i, prompt in enumerate(given)]
     own = range(len(encoded)) if numbers is None else numbers
     if len(own) != len(encoded):
@@ -269,7 +261,7 @@ def generate(
 
     for batch in _batches(encoded, batch_size if trace is not None else AHEAD * batch_size, batch_size, request):
         at_once = None if trace is not None else lambda at, text, batch=batch: take(batch[at], text)
-        texts, seeds = _texts(request, [encoded[i] for i in batch], [own[i] for i in batch], interrupt, batch_size, at_once)
+        texts, seeds = _texts(request, [encoded[i] for i in batch], [own[i] for i in batch], batch_size, at_once)
         if trace is not None:  # a text that is to be traced is not ready before that
             traced = ([encoded[i] if is_chat(given[i]) else given[i] for i in batch], texts, [own[i] for i in batch], seeds)
             traces = trace(Made(model, tokenizer, method, num_loops, *traced)) or [None] * len(batch)
@@ -302,14 +294,14 @@ _ran_out: "WeakKeyDictionary[LoopedModel, int]" = WeakKeyDictionary()  # texts a
 
 
 def _texts(
-    request: Request, prompts: Sequence[Sequence[int]], numbers: Sequence[int], interrupt: Any, size: int, ended: Any
+    request: Request, prompts: Sequence[Sequence[int]], numbers: Sequence[int], size: int, ended: Any
 ) -> tuple[list[Generation], list[Any]]:
     """What is made of these prompts, `size` together, and the seeds of their initial states; fewer where memory runs out."""
     size, ticks = min(size, len(prompts)), request.by_ticks and len(prompts) > 1
     try:
         if ticks:
-            return _by_ticks(request, prompts, numbers, interrupt, size, ended), [request.init_seed] * len(prompts)
-        rows = request.method.rows(_interrupted(request.job(prompts, numbers), interrupt))
+            return _by_ticks(request, prompts, numbers, size, ended), [request.init_seed] * len(prompts)
+        rows = request.method.rows(request.job(prompts, numbers))
         made = [request.generation(rows, row) for row in range(len(prompts))]
         return made, rows.init_seeds or [request.init_seed] * len(prompts)
     except torch.OutOfMemoryError:
@@ -321,19 +313,16 @@ def _texts(
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     if ticks:
-        return _texts(request, prompts, numbers, interrupt, half, ended)
-    parts = [_texts(request, prompts[at], numbers[at], interrupt, half, ended) for at in (slice(half), slice(half, None))]
+        return _texts(request, prompts, numbers, half, ended)
+    parts = [_texts(request, prompts[at], numbers[at], half, ended) for at in (slice(half), slice(half, None))]
     return parts[0][0] + parts[1][0], parts[0][1] + parts[1][1]
 
 
 def _by_ticks(
-    request: Request, prompts: Sequence[Sequence[int]], numbers: Sequence[int], interrupt: Any, size: int, ended: Any
+    request: Request, prompts: Sequence[Sequence[int]], numbers: Sequence[int], size: int, ended: Any
 ) -> list[Generation]:
     ticks = Ticks(request.model, request.rows_at_once(max(map(len, prompts)), size), request.num_loops)
-    rows = [
-        Row(request.method, _interrupted(request.job([each], [at]), interrupt))
-        for each, at in zip(prompts, numbers, strict=True)
-    ]
+    rows = [Row(request.method, request.job([each], [at])) for each, at in zip(prompts, numbers, strict=True)]
     for row in rows:
         ticks.add(row)
     places, made = {row: at for at, row in enumerate(rows)}, dict[int, Generation]()
@@ -345,12 +334,6 @@ def _by_ticks(
         if ended is not None:
             ended(at, made[at])
     return [made[at] for at in range(len(rows))]
-
-
-def _interrupted(job: Job, interrupt: Any) -> Job:
-    if interrupt is not None:
-        job.stopping.append(Interruptible(interrupt))
-    return job
 
 
 def stream(
@@ -369,39 +352,24 @@ def stream(
     enable_thinking: bool | None = None,
 ) -> Iterator[str]:
     """The text of `generate`, piece by piece as it is made; together the pieces are that text."""
-    stops = (stop,) if isinstance(stop, str) else tuple(stop)
-    request = Request(model, tokenizer, method, max_new_tokens, stops, temperature, top_p, seed, init_seed, num_loops)
+    drawn = (max_new_tokens, stop, temperature, top_p, seed, init_seed)
+    request = Request(model, tokenizer, method, *drawn, num_loops, is_chat(prompt), enable_thinking)
     if tokenizer is None:
         raise ValueError("stream yields text, but the model came without a tokenizer")
-    method.check(model, num_loops, tokenizer)
-    request = replace(request, chat=is_chat(prompt), enable_thinking=enable_thinking)
-    job = request.job([request.encode(prompt, "prompt")], [0])
-    return _pieces(method.steps(job), TextPieces(tokenizer, stops))
+    return _pieces(request.steps(prompt), TextPieces(tokenizer, request.stop))
 
 
-def _pieces(made: Iterator[Any], pieces: TextPieces) -> Iterator[str]:
+def _pieces(made: Iterator[Step], pieces: TextPieces) -> Iterator[str]:
     for step in made:
-        piece = pieces.add(int(step.tokens[0])) if bool(step.going[0]) else ""
-        if piece:
+        if piece := pieces.add(int(step.tokens[0])):
             yield piece
-    rest = pieces.end()
-    if rest:
+    if rest := pieces.end():
         yield rest
 
 
 def stream_tokens(
-    model: LoopedModel,
-    tokenizer: Any,
-    prompt: Prompt,
-    method: Method = LoopCD(),  # noqa: B008 (frozen)
-    *,
-    max_new_tokens: int = 256,
-    stop: str | Sequence[str] = (),
-    num_loops: int | None = None,
+    model: LoopedModel, tokenizer: Any, prompt: Prompt, method: Method, max_new_tokens: int, stop: Any, num_loops: int | None
 ) -> Iterator[tuple[int, int]]:
     """The tokens of `generate` at temperature 0 as they are made, each with the loops that were run for it."""
-    stops = (stop,) if isinstance(stop, str) else tuple(stop)
-    request = Request(model, tokenizer, method, max_new_tokens, stops, 0.0, 1.0, 0, None, num_loops, chat=is_chat(prompt))
-    method.check(model, num_loops, tokenizer)
-    made = method.steps(request.job([request.encode(prompt, "prompt")], [0]))
-    return ((int(step.tokens[0]), int(step.loops[0])) for step in made if bool(step.going[0]))
+    request = Request(model, tokenizer, method, max_new_tokens, stop, 0.0, 1.0, 0, None, num_loops, is_chat(prompt))
+    return ((int(step.tokens[0]), int(step.loops[0])) for step in request.steps(prompt))

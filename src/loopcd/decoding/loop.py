@@ -3,21 +3,21 @@
 transformers' `generate` drives it through `run_custom_generate`; `loopcd.generate` and `loopcd.stream` drive it directly.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers.generation.logits_process import LogitsProcessorList
+from transformers.generation.logits_process import LogitsProcessorList, TemperatureLogitsWarper, TopPLogitsWarper
 from transformers.generation.stopping_criteria import StoppingCriteriaList
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from loopcd.decoding.bans import nothing_left, parted, rule_out
-from loopcd.decoding.narrowing import CHEAP, Narrowing, closed_up, without_ended
+from loopcd.decoding.narrowing import Narrowing, closed_up, without_ended
 from loopcd.decoding.reader import Reader, Reading
-from loopcd.decoding.scoring import PlainScorer, Scorer, Scores
+from loopcd.decoding.scoring import PlainScorer, Scorer, Scores, seeded
 from loopcd.models.cache import LoopCache
 from loopcd.models.memory import check_memory
 from loopcd.models.stages import LoopedModel, LoopState
@@ -35,6 +35,16 @@ class Sampling:
     generators: Sequence[torch.Generator] | None = None
     keep_scores: bool = False
     keep_logits: bool = False
+
+    @classmethod
+    def drawn(
+        cls, temperature: float, top_p: float, seed: int, numbers: Iterable[int], processors: Iterable[Any] = ()
+    ) -> "Sampling":
+        """Draws after these processors; those of a row follow from the seed and the row's number."""
+        changing = [*processors, TemperatureLogitsWarper(float(temperature))]
+        if top_p < 1:
+            changing.append(TopPLogitsWarper(top_p))
+        return cls(True, LogitsProcessorList(changing), [seeded(seed, number) for number in numbers])
 
     @cached_property
     def parts(self) -> tuple[list[Any], LogitsProcessorList]:
@@ -92,6 +102,7 @@ class Step:
     touched: Tensor  # [batch] bool, the method's rule intervened
     scores: Tensor | None = None  # [batch, vocab] after the processors, where they were asked for
     logits: Tensor | None = None  # [batch, vocab] of the expert, where they were asked for
+    drafts: Any = None  # a DraftReport that goes on with the job, where a draft is used
 
 
 @torch.no_grad()
@@ -116,7 +127,7 @@ def steps(method: "Method", job: Job) -> Iterator[Step]:
         goes = narrowing.own(going).tolist()
         if not any(goes):
             return
-        if may_narrow and narrowing.worth(sum(goes), CHEAP):
+        if may_narrow and narrowing.worth(sum(goes)):
             staying = closed_up([row for row, each in enumerate(goes) if each])
             narrowing.leave(torch.tensor(staying))
             sampling, goes = without_ended(reader, sampling, staying), [True] * len(staying)
@@ -213,24 +224,20 @@ def collect(made: Iterator[Step], pad: int, on_step: Callable[[Step], None] | No
     order = going.logical_not().to(torch.int8).argsort(dim=1, stable=True)[:, : int(going.sum(dim=1).max())]
     going = going.gather(1, order)
 
-    def gathered(name: str, fill: int) -> Tensor:
+    def gathered(name: str, fill: int = 0) -> Tensor:
         values = torch.stack([getattr(step, name) for step in done], dim=1).cpu().gather(1, order)
         return values.masked_fill(~going, fill)
 
     return Rows(
         tokens=gathered("tokens", pad).to(done[0].tokens.device),
         going=going,
-        loops=gathered("loops", 0),
-        contested=gathered("contested", 0),
-        touched=gathered("touched", 0),
+        loops=gathered("loops"),
+        contested=gathered("contested"),
+        touched=gathered("touched"),
         scores=tuple(step.scores for step in done if step.scores is not None) or None,
         logits=tuple(step.logits for step in done if step.logits is not None) or None,
+        drafts=done[-1].drafts,
     )
-
-
-def _put(streamer: Any, step: Step) -> None:
-    if bool(step.going.any()):
-        streamer.put(step.tokens.cpu())
 
 
 @dataclass
@@ -309,7 +316,7 @@ def run_custom_generate(
         chunk=config.prefill_chunk_size,
         token_type_ids=token_type_ids,
     )
-    rows = method.rows(job, None if streamer is None else lambda step: _put(streamer, step))
+    rows = method.rows(job, None if streamer is None else lambda step: streamer.put(step.tokens.cpu()))
     if streamer is not None:
         streamer.end()
     sequences = torch.cat([input_ids, rows.tokens.to(input_ids.device)], dim=1)

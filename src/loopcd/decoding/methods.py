@@ -4,14 +4,14 @@
 plain logits: processors, stopping criteria, sampling and streamers work as ever. `loopcd.generate` is the short way.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from loopcd.decoding import checks
 from loopcd.decoding.alone import wave_steps, waves
 from loopcd.decoding.auto import AutoScorer, candidate_loops
-from loopcd.decoding.draft import DraftReport, SelfDraft, checked_draft
+from loopcd.decoding.draft import SelfDraft
 from loopcd.decoding.exits import EarlyExit
 from loopcd.decoding.loop import Job, Rows, Step, collect, run_custom_generate, steps
 from loopcd.decoding.reader import Reader
@@ -44,9 +44,18 @@ class Method:
         return self.chooses_tokens and (self.draft is None or self.draft.wave is True)
 
     def __post_init__(self) -> None:
-        checked_draft(self.draft, self.can_draft, type(self).__name__, [] if self.exit is None else [f"exit={self.exit!r}"])
+        if self.draft is not None:
+            self._check_draft(self.draft)
         if self.exit is not None and not isinstance(self.exit, EarlyExit):
             raise ValueError(f"exit={self.exit!r}: an EarlyExit, or None")
+
+    def _check_draft(self, draft: Any) -> None:
+        if not isinstance(draft, SelfDraft):
+            raise ValueError(f"draft={draft!r}: a SelfDraft, or None")
+        if not self.can_draft:
+            raise ValueError(f"draft={draft!r}: {type(self).__name__} cannot be drafted; Greedy, LoopCD and LoopGuidance can")
+        if self.exit is not None:
+            raise ValueError(f"draft={draft!r} cannot be combined with exit={self.exit!r}")
 
     def scorer(self, reader: Reader, tokenizer: Any) -> Scorer:
         """The method at work on one generation; settings that do not fit the model are refused here."""
@@ -86,17 +95,13 @@ class Method:
 
     def rows(self, job: Job, on_step: Callable[[Step], None] | None = None) -> Rows:
         """Run a whole job."""
-        reports: list[DraftReport] = []
-        rows = collect(self.steps(job, reports), job.pad_token_id or 0, on_step)
-        return replace(rows, drafts=reports[0]) if reports else rows
+        return collect(self.steps(job), job.pad_token_id or 0, on_step)
 
-    def steps(self, job: Job, reports: list[DraftReport] | None = None) -> Iterator[Step]:
-        """Run a job token by token; a draft's report is put into `reports`."""
+    def steps(self, job: Job) -> Iterator[Step]:
+        """Run a job token by token."""
         if self.draft is None:
             return steps(self, job)
-        if waves(self.draft, job):
-            return wave_steps(self, job, [] if reports is None else reports)
-        return drafted_steps(self, self.draft, job, [] if reports is None else reports)
+        return wave_steps(self, job) if waves(self.draft, job) else drafted_steps(self, self.draft, job)
 
     def __call__(self, model: LoopedModel, input_ids: Any, streamer: Any = None, tokenizer: Any = None, **kwargs: Any) -> Any:
         """What transformers calls as `custom_generate`."""
@@ -136,57 +141,53 @@ class LoopCD(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if isinstance(self.amateur_loop, str) and self.amateur_loop != "auto":
+            raise ValueError(f'amateur_loop={self.amateur_loop!r}: a whole number of at least 1, or "auto"')
         if self.amateur_loop is not None and self.amateur_loop != "auto":
-            if isinstance(self.amateur_loop, str):
-                raise ValueError(f'amateur_loop={self.amateur_loop!r}: a whole number of at least 1, or "auto"')
             checks.whole("amateur_loop", self.amateur_loop, 1)
-        if self.amateur_loop == "auto" and parse_kinds(self.where):
+        kinds = parse_kinds(self.where)
+        if self.amateur_loop == "auto" and kinds:
             raise ValueError(f'where={self.where!r} takes one amateur for all positions, not amateur_loop="auto"')
         if self.strength is not None:
             checks.number("strength", self.strength, 0)
         checks.share("plausibility", self.plausibility)
         checks.one_of("coda", self.coda, ("own", "shared"))
-        if parse_kinds(self.where):
-            checked_draft(self.draft, True, "LoopCD", [f"where={self.where!r}"])
-        if parse_kinds(self.where) & {"hard", "easy"} and self.exit is not None:
+        if kinds and self.draft is not None:
+            raise ValueError(f"draft={self.draft!r} cannot be combined with where={self.where!r}")
+        if kinds & {"hard", "easy"} and self.exit is not None:
             raise ValueError(f"where={self.where!r} looks at all loops, so it cannot be combined with exit={self.exit!r}")
 
     def resolve(self, model: LoopedModel, num_loops: int | None = None) -> tuple[int, float]:
         """The amateur's loop and the strength for this model, checked against its depth and the exit rule."""
         if self.amateur_loop == "auto":
             raise ValueError('amateur_loop="auto" contrasts with several loops, and one is needed here')
+        amateurs, strength = self._resolved(model, num_loops)
+        return amateurs[-1], strength
+
+    def _resolved(self, model: LoopedModel, num_loops: int | None) -> tuple[Sequence[int], float]:
+        """As `resolve`, with all loops that the amateur is made of."""
         loops = checked_loops(num_loops, model.num_loops)
         default = preset(model, loops)
-        amateur = default.amateur_loop if self.amateur_loop is None else self.amateur_loop
-        self._check_amateur(amateur, loops)
-        return amateur, default.strength if self.strength is None else self.strength
+        named = default.amateur_loop if self.amateur_loop is None else self.amateur_loop
+        amateurs = candidate_loops(loops) if named == "auto" else [named]
+        self.check_early("amateur_loop", amateurs[-1], loops)
+        return amateurs, default.strength if self.strength is None else self.strength
 
     def settled(self, model: LoopedModel, num_loops: int | None = None) -> "LoopCD":
         """The same with the model's presets filled in."""
-        leave = self.leaving(model, num_loops)
-        if self.amateur_loop != "auto":
-            amateur, strength = self.resolve(model, num_loops)
-            return replace(self, amateur_loop=amateur, strength=strength, exit=leave)
-        loops = checked_loops(num_loops, model.num_loops)
-        self._check_amateur(candidate_loops(loops)[-1], loops)
-        strength = preset(model, loops).strength if self.strength is None else self.strength
-        return replace(self, strength=strength, exit=leave)
+        amateurs, strength = self._resolved(model, num_loops)
+        named = "auto" if self.amateur_loop == "auto" else amateurs[-1]
+        return replace(self, amateur_loop=named, strength=strength, exit=self.leaving(model, num_loops))
 
     def needed_loops(self, model: LoopedModel, num_loops: int | None) -> int:
-        if self.amateur_loop == "auto":
-            return candidate_loops(checked_loops(num_loops, model.num_loops))[-1] + 1
-        return self.resolve(model, num_loops)[0] + 1
-
-    def _check_amateur(self, amateur: int, loops: int) -> None:
-        self.check_early("amateur_loop", amateur, loops)
+        return self._resolved(model, num_loops)[0][-1] + 1
 
     def scorer(self, reader: Reader, tokenizer: Any) -> Scorer:
-        strength = self.settled(reader.model, reader.num_loops).strength
+        amateurs, strength = self._resolved(reader.model, reader.num_loops)
         settings: dict[str, Any] = {"strength": strength, "plausibility": self.plausibility, "lazy": self.lazy}
         if self.amateur_loop == "auto":
-            return AutoScorer(reader.model, candidate_loops(reader.num_loops), mean_amateur, self.coda, **settings)
-        amateur, _ = self.resolve(reader.model, reader.num_loops)
-        kinds = parse_kinds(self.where)
+            return AutoScorer(reader.model, amateurs, mean_amateur, self.coda, **settings)
+        amateur, kinds = amateurs[-1], parse_kinds(self.where)
         if not kinds:
             return LoopScorer(reader.model, amateur, self.coda, **settings)
         if kinds & {"numeric", "operator"}:
@@ -240,8 +241,7 @@ class NoiseCD(Method):
         checks.share("plausibility", self.plausibility)
 
     def scorer(self, reader: Reader, tokenizer: Any) -> Scorer:
-        settings = {"strength": self.strength, "plausibility": self.plausibility}
-        return NoiseScorer(reader.model, self.noise, self.seed, **settings)
+        return NoiseScorer(reader.model, self.noise, self.seed, strength=self.strength, plausibility=self.plausibility)
 
 
 @dataclass(frozen=True)

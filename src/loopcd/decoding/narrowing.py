@@ -17,8 +17,8 @@ from loopcd.models.slots import sent
 if TYPE_CHECKING:
     from loopcd.decoding.loop import Sampling
 
-WORTH = 0.75  # rows leave drafted rounds together, once no more than this share stays: then the others are planned anew
-CHEAP = 0.95  # the same of plain batches, where only the rows that take their places are copied
+WORTH = 0.75  # rows that come back at the end leave together, once no more than this share stays: all are copied
+CHEAP = 0.95  # the same of others, where only the rows that take their places are copied
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Narrowing:
     def whole(self) -> bool:
         return len(self.rows) == self.batch
 
-    def worth(self, staying: int, share: float = WORTH) -> bool:
+    def worth(self, staying: int) -> bool:
         """Whether so few stay that the others should leave; not where more hangs on these than their keys and values, and they
         are to come back."""
-        cache = self.cache
+        cache, share = self.cache, WORTH if self.kept else CHEAP
         bare = not cache.branches and cache.reach is None and cache.depths is None and cache.input_ids is None
         return staying <= share * len(self.rows) and (bare or not self.kept)
 
@@ -55,11 +55,11 @@ class Narrowing:
         """Of what there is for each row of the job, that of those which are still here."""
         return values if self.whole else values[sent(self.rows, values.device)]
 
-    def widened(self, values: Tensor, fill: int | bool = 0) -> Tensor:
+    def widened(self, values: Tensor) -> Tensor:
         """What there is for the rows that are still here, with an entry for each row of the job."""
         if self.whole:
             return values
-        return values.new_full((self.batch,), fill).index_copy_(0, sent(self.rows, values.device), values)
+        return values.new_zeros(self.batch).index_copy_(0, sent(self.rows, values.device), values)
 
     def leave(self, staying: Tensor, ended: Tensor | None = None, lengths: Tensor | None = None) -> None:
         """Keep the cache's rows `staying`; those that `ended` hold their texts in so many columns, where they come back."""

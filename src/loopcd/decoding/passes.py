@@ -1,6 +1,7 @@
 """What a pass over several tokens costs on this machine, as a multiple of one over one: timed where it can be, else assumed."""
 
 import time
+from bisect import bisect_left
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -30,13 +31,9 @@ class PassCosts:
         return cls(tuple(1 + (0.06 + 0.02 * (batch - 1)) * (tokens - 1) for tokens in TIMED))
 
     def of(self, tokens: float) -> float:
-        for (low, before), (high, after) in zip(self._points(), self._points()[1:], strict=False):
-            if tokens <= high or high == TIMED[-1]:
-                return before + (after - before) * (tokens - low) / (high - low)
-        raise ValueError(f"tokens={tokens}: at least 1")
-
-    def _points(self) -> list[tuple[int, float]]:
-        return list(zip(TIMED, self.costs, strict=True))
+        at = min(max(1, bisect_left(TIMED, tokens)), len(TIMED) - 1)  # beyond the last, as between the last two
+        (low, high), (before, after) = TIMED[at - 1 : at + 1], self.costs[at - 1 : at + 1]
+        return before + (after - before) * (tokens - low) / (high - low)
 
 
 _measured: "WeakKeyDictionary[LoopedModel, dict[int, PassCosts]]" = WeakKeyDictionary()

@@ -44,15 +44,11 @@ class Reader:
 
     def begin(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> LoopState:
         """The state of these tokens [batch, time] before any loop."""
-        seed = {} if self.init_seed is None else {"init_seed": self.init_seed}
         prompt = {} if self.cache.length else self.model.prompt_options(input_ids, self.token_type_ids)
-        return self.model.begin(input_ids, self.cache, attention_mask=attention_mask, **seed, **prompt)
+        return self.model.begin(input_ids, self.cache, attention_mask=attention_mask, init_seed=self.init_seed, **prompt)
 
     def read(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        watch: Callable[[LoopState], None] | None = None,
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, watch: Callable[[LoopState], None] | None = None
     ) -> tuple[Reading, Tensor]:
         """Run these tokens [batch, time] through the loops; the expert's view of what comes next, and the loops [batch]."""
         state = self.begin(input_ids, attention_mask)

@@ -44,5 +44,5 @@ def build(name: str, given: Mapping[str, Any]) -> Method:
     if leaving:
         own["exit"] = EarlyExit(**leaving)
     if drafting:
-        own["draft"] = SelfDraft(**{"loops": None, "length": None, **drafting})
+        own["draft"] = SelfDraft(**drafting)
     return METHODS[name](**own)

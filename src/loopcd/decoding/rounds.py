@@ -20,7 +20,6 @@ choices that were nearer than `NEAR`, and `loopcd bench --what exact` compares w
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -30,7 +29,7 @@ from torch import Tensor
 from loopcd.decoding.bans import Ruled, nothing_left, rule_out
 from loopcd.decoding.draft import SURE, TRIAL, Agreement, DraftReport, Probe, RoundPace, SelfDraft, pace_of
 from loopcd.decoding.loop import Job, Step, pick, prefill
-from loopcd.decoding.narrowing import CHEAP, WORTH, Narrowing, closed_up, without_ended
+from loopcd.decoding.narrowing import Narrowing, closed_up, without_ended
 from loopcd.decoding.passes import alike
 from loopcd.decoding.reader import Reader, Reading
 from loopcd.decoding.scoring import ContrastScorer, PlainScorer, Scorer, Scores
@@ -45,23 +44,23 @@ if TYPE_CHECKING:
 NEAR = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-1}
 
 
-def near_choices(reading: Reading, scores: Tensor, scorer: Scorer, dtype: torch.dtype, contested: Tensor) -> Tensor:
-    """[n] bool, the choices of a reading of n rows, by scores [n, k], that a rounding error could decide; of a contrast's
-    rows those that are not `contested` [n] have one token only, however often it is named."""
+def near_choices(logits: Tensor, scores: Tensor, scorer: Scorer, dtype: torch.dtype, contested: Tensor) -> Tensor:
+    """[n] bool, the choices after the expert's logits [n, vocab], by scores [n, k], that a rounding error could decide; of a
+    contrast's rows those that are not `contested` [n] have one token only, however often it is named."""
     within = NEAR.get(dtype, NEAR[torch.float32])
-    near = torch.zeros(reading.logits.shape[0], dtype=torch.bool, device=reading.logits.device)
+    near = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
     if scores.shape[1] > 1:
         best = scores.topk(2, dim=-1).values
         near |= best[:, 0] - best[:, 1] < within
     if isinstance(scorer, ContrastScorer):
         near &= sent(contested, near.device)
-        border = reading.logits.amax(dim=-1, keepdim=True) + math.log(scorer.plausibility)
-        near |= ((reading.logits - border).abs() < within).any(dim=-1)
+        border = logits.amax(dim=-1, keepdim=True) + math.log(scorer.plausibility)
+        near |= ((logits - border).abs() < within).any(dim=-1)
     return near
 
 
 @torch.no_grad()
-def drafted_steps(method: "Method", draft: SelfDraft, job: Job, reports: list[DraftReport]) -> Iterator[Step]:
+def drafted_steps(method: "Method", draft: SelfDraft, job: Job) -> Iterator[Step]:
     """As `loop.steps`, in rounds. A step's `going` marks the rows that got a token by it: rows do not keep step."""
     reader = job.reader(method)
     if job.sampling.keeps and job.input_ids.shape[0] > 1:
@@ -73,15 +72,18 @@ def drafted_steps(method: "Method", draft: SelfDraft, job: Job, reports: list[Dr
             "use 'sdpa', or one row at a time"
         )
     rounds = Rounds(method, draft, job, reader)
-    reports.append(rounds.report)
     try:
         yield from rounds.plain(prefill(reader, job, rounds.scorer, rounds.watch)[0])
         while any(rounds.going):
             rounds.narrow()
             length = min(rounds.next(), rounds.stopper.remaining(rounds.going), reader.model.max_context - reader.cache.length)
-            with rounds.timed(length):
-                made = rounds.drafted(length) if length > 1 else rounds.plain(rounds.read())
-                yield from map(rounds.widened, made)
+            began = time.thread_time()
+            if length > 1:
+                made = rounds.drafted(length)
+            else:
+                made = rounds.plain(reader.read(rounds.unread(), watch=rounds.watch)[0])
+            yield from map(rounds.widened, made)
+            rounds.took(time.thread_time() - began, length)
     finally:
         rounds.level()
 
@@ -125,20 +127,15 @@ class Rounds:
             return 1
         return self.pace.next() if self.draft.fallback else self.report.length
 
-    @contextmanager
-    def timed(self, length: int) -> Iterator[None]:
+    def took(self, seconds: float, length: int) -> None:
         """Let the pace know what a token took, where a thread's clock tells; rounds that only try teach nothing."""
-        began = time.thread_time()
-        yield
-        pace, spent = self.pace, time.thread_time() - began
-        if pace is not None and pace.clocked and length in (1, pace.length):
-            pace.took(spent, self.gave, drafted=length > 1)
+        if self.pace is not None and self.pace.clocked and length in (1, self.pace.length):
+            self.pace.took(seconds, self.gave, drafted=length > 1)
 
     def narrow(self) -> None:
         """Go on without the rows that have ended: at once where the others stay in their places, else where they are many."""
         staying = [row for row, going in enumerate(self.going) if going]
-        share = WORTH if self.narrowing.kept else CHEAP
-        if not self.narrowing.worth(len(staying), share) or self.job.sampling.parts[0]:
+        if not self.narrowing.worth(len(staying)) or self.job.sampling.parts[0]:
             return
         ended = [row for row, going in enumerate(self.going) if not going]
         staying = staying if self.narrowing.kept else closed_up(staying)
@@ -157,13 +154,11 @@ class Rounds:
         """The step with an entry for each row of the job."""
         if self.narrowing.whole:
             return step
-        return Step(*map(self.narrowing.widened, (step.tokens, step.going, step.loops, step.contested, step.touched)))
-
-    def read(self) -> Reading:
-        """What the expert says after the tokens that were not read yet."""
-        return self.reader.read(self.unread(), watch=self.watch)[0]
+        told = (step.tokens, step.going, step.loops, step.contested, step.touched)
+        return Step(*map(self.narrowing.widened, told), drafts=step.drafts)
 
     def unread(self) -> Tensor:
+        """The tokens that were chosen, but not read yet."""
         return sent(self.pending, self.job.input_ids.device)[:, None]  # [batch, 1]
 
     def watch(self, state: LoopState) -> None:
@@ -175,7 +170,7 @@ class Rounds:
         """One token for each row, by a pass that ran all loops."""
         self.report.plain += 1
         self.gave = 1.0
-        yield from self._settle(reading, drafts=[], length=1)
+        yield from self._settle(reading, drafts=[])
         if not all(self.going):
             self._crop([0] * len(self.going))
         probe = self.probe
@@ -195,8 +190,7 @@ class Rounds:
         report.row_rounds += rows
         report.proposed += rows * (length - 1)
         counts = [0] * len(self.going)
-        verified = self._verify(states, length)
-        for step in self._settle(verified, torch.stack(drafts).tolist(), length):  # [length - 1, batch]
+        for step in self._settle(self._verify(states), torch.stack(drafts).tolist()):  # [length - 1, batch]
             counts = [count + taking for count, taking in zip(counts, step.going.tolist(), strict=True)]
             yield step
         report.emitted += sum(counts)
@@ -233,14 +227,14 @@ class Rounds:
         self.sures.append(float(chance) >= SURE)
         return token
 
-    def _verify(self, states: list[LoopState], length: int) -> Reading:
+    def _verify(self, states: list[LoopState]) -> Reading:
         model = self.reader.model
         state = model.join(states)
         while state.loop < self.reader.num_loops:
             state = model.advance(state)
             self.scorer.watch(state)
         hidden = model.readout(state).flatten(0, 1)  # [batch × length, width]
-        return Reading(hidden, wide(model.head(hidden)), count=length)
+        return Reading(hidden, wide(model.head(hidden)), count=len(states))
 
     def _crop(self, refused: Sequence[int]) -> None:
         """Take so many columns off each row. One that has ended falls back to the shortest that goes on: what it holds there
@@ -272,9 +266,9 @@ class Rounds:
             cache.crop_rows(torch.full((self.narrowing.batch,), shortest))
             cache.behind = longest - 1 - shortest
 
-    def _settle(self, reading: Reading, drafts: list[list[int]], length: int) -> Iterator[Step]:
+    def _settle(self, reading: Reading, drafts: list[list[int]]) -> Iterator[Step]:
         """Choose token after token, in each row as long as its drafts are what was chosen."""
-        ruled = self._ruled(reading, drafts, length)
+        ruled, length = self._ruled(reading, drafts), reading.count
         reading = reading if ruled is None else replace(reading, logits=ruled.logits)
         scores = self.scorer.score(reading, self.reader.cache)
         added = None if ruled is None else ruled.added
@@ -303,20 +297,20 @@ class Rounds:
         where several tokens are judged; the device is waited for once."""
         asked = [scores.best()] if plain else []
         if reading.count > 1:
-            near = near_choices(reading, scores.values, self.scorer, self.reader.model.dtype, scores.contested)
+            near = near_choices(reading.logits, scores.values, self.scorer, self.reader.model.dtype, scores.contested)
             asked.append(near.long())
         if not asked:
             return None, None
         told = torch.stack(asked).view(len(asked), -1, reading.count).tolist()
         return told[0] if plain else None, told[-1] if reading.count > 1 else None
 
-    def _ruled(self, reading: Reading, drafts: list[list[int]], length: int) -> Ruled | None:
+    def _ruled(self, reading: Reading, drafts: list[list[int]]) -> Ruled | None:
         """What the processors rule out, position by position: each sees the row's own text with the drafts before it."""
         early = self.job.sampling.parts[0]
         if not early:
             return None
         plain, logits, device = isinstance(self.scorer, PlainScorer), reading.logits.clone(), reading.logits.device
-        added = None
+        length, added = reading.count, None
         possible = torch.ones(len(logits), dtype=torch.bool)
         for row in [row for row, going in enumerate(self.going) if going]:
             text = list(self.stopper.texts[row])
@@ -361,4 +355,5 @@ class Rounds:
             scores.touched[index::count],
             processed,
             reading.logits[index::count] if self.job.sampling.keep_logits else None,
+            self.report,
         )

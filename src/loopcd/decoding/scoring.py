@@ -85,10 +85,12 @@ class ContrastScorer:
 
     def __init__(self, model: LoopedModel, strength: float, plausibility: float, lazy: bool = True) -> None:
         self.model, self.strength, self.plausibility, self.lazy = model, strength, plausibility, lazy
+        self.watched: list[EarlyLoop] = []  # the loops whose states are kept until a token is chosen
         self._plain: tuple[Tensor, Tensor] | None = None
 
     def watch(self, state: LoopState) -> None:
-        pass
+        for each in self.watched:
+            each.watch(state)
 
     def amateur_hidden(self, reading: Reading, rows: Tensor) -> Tensor:
         """[n, width], what the head reads of the amateur in the n rows `rows` of the reading (rising, on the CPU)."""
@@ -99,7 +101,9 @@ class ContrastScorer:
         return self.lazy and first - second > 1e-6 * (1 + abs(first)) - math.log(self.plausibility)
 
     def forget(self) -> None:
-        """A token was settled without a score: drop what was kept for it."""
+        """A token was chosen: drop what was kept for it."""
+        for each in self.watched:
+            each.clear()
 
     def where(self, reading: Reading, contested: Tensor) -> Tensor:
         """[batch] bool on the CPU, the rows among the contested ones in which the rule may intervene."""
@@ -116,6 +120,11 @@ class ContrastScorer:
         return self._head(hidden, tokens)
 
     def score(self, reading: Reading, cache: LoopCache) -> Scores:
+        scores = self._scores(reading)
+        self.forget()
+        return scores
+
+    def _scores(self, reading: Reading) -> Scores:
         if self.lazy and reading.logits.is_cpu and len(reading.logits) >= MANY and not self._rounded(reading):
             return self._of_many(reading)
         expert, tokens = self._best(reading, USUAL)
@@ -221,13 +230,7 @@ class ContrastScorer:
         return Scores(values, tokens, reading.logits.shape[1], contested, touched, reading.count)
 
     def _enough(
-        self,
-        reading: Reading,
-        expert: Tensor,
-        tokens: Tensor,
-        rows: Tensor | None,
-        going: Tensor | None,
-        most: int | None,
+        self, reading: Reading, expert: Tensor, tokens: Tensor, rows: Tensor | None, going: Tensor | None, most: int | None
     ) -> tuple[Tensor, Tensor]:
         """So many of the best tokens, logits and ids [batch, k], that all plausible ones are among them, `most` at most."""
         count, border = USUAL, math.log(self.plausibility)
@@ -264,10 +267,7 @@ class LoopScorer(ContrastScorer):
     def __init__(self, model: LoopedModel, amateur_loop: int, coda: Coda, **settings: Any) -> None:
         super().__init__(model, **settings)
         self.early = EarlyLoop(model, amateur_loop, coda)
-
-    def watch(self, state: LoopState) -> None:
-        if self.strength > 0:
-            self.early.watch(state)
+        self.watched = [self.early] if self.strength > 0 else []
 
     def alike(self) -> Hashable:
         """What scorers of different texts have in common that can score together; None: each has to score alone."""
@@ -275,14 +275,6 @@ class LoopScorer(ContrastScorer):
 
     def amateur_hidden(self, reading: Reading, rows: Tensor) -> Tensor:
         return self.early.read(reading, rows)
-
-    def score(self, reading: Reading, cache: LoopCache) -> Scores:
-        scores = super().score(reading, cache)
-        self.forget()
-        return scores
-
-    def forget(self) -> None:
-        self.early.clear()
 
 
 class LoopGuidanceScorer:
@@ -312,24 +304,24 @@ class LoopGuidanceScorer:
         return Scores(values, None, logits.shape[1], nowhere, ~nowhere, reading.count)
 
 
+def seeded(seed: int, number: int) -> torch.Generator:
+    """A generator on the CPU for each number that draws under one seed are told apart by."""
+    return torch.Generator().manual_seed((seed * 1_000_003 + number) % 2**63)
+
+
 class NoiseScorer(ContrastScorer):
     """The amateur is the head on the expert's readout with noise added."""
 
     def __init__(self, model: LoopedModel, noise: float, seed: int, **settings: Any) -> None:
         super().__init__(model, **settings)
-        self.noise, self.seed, self.step = noise, seed, 0
-
-    def score(self, reading: Reading, cache: LoopCache) -> Scores:
-        self.forget()
-        return super().score(reading, cache)
+        self.noise, self.seed, self.step = noise, seed, 1
 
     def forget(self) -> None:
         self.step += 1
 
     def amateur_hidden(self, reading: Reading, rows: Tensor) -> Tensor:
         # the draw belongs to the step, so that it depends neither on the other rows nor on how often it was asked for
-        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + self.step) % 2**63)
-        epsilon = torch.randn(reading.hidden.shape[1], generator=generator)
+        epsilon = torch.randn(reading.hidden.shape[1], generator=seeded(self.seed, self.step))
         return rules.noisy(reading.hidden[rows.to(reading.hidden.device)], self.noise, epsilon.to(reading.hidden))
 
 

@@ -9,9 +9,8 @@ from torch import Tensor
 from loopcd.decoding import rules
 from loopcd.decoding.early import EarlyLoop
 from loopcd.decoding.reader import Reading
-from loopcd.decoding.scoring import LoopScorer, Scores
-from loopcd.models.cache import LoopCache
-from loopcd.models.stages import Coda, LoopedModel, LoopState
+from loopcd.decoding.scoring import LoopScorer
+from loopcd.models.stages import Coda, LoopedModel
 
 HARD_DROP = 1.5  # the paper's ε
 KINDS = ("hard", "easy", "numeric", "operator")
@@ -48,13 +47,10 @@ class SelectiveScorer(LoopScorer):
         self.kinds, self.tokenizer = kinds, tokenizer
         loops = range(1, num_loops) if kinds & {"hard", "easy"} else ()
         self.by_loop = [self.early if loop == amateur_loop else EarlyLoop(model, loop, coda) for loop in loops]
+        self.watched = self.by_loop or self.watched
 
     def alike(self) -> None:
         return None  # it looks at all loops
-
-    def watch(self, state: LoopState) -> None:
-        for each in self.by_loop or [self.early]:
-            each.watch(state)
 
     def where(self, reading: Reading, contested: Tensor) -> Tensor:
         if not bool(contested.any()):
@@ -76,15 +72,6 @@ class SelectiveScorer(LoopScorer):
         early = [self.model.head(each.read(reading, rows)).float() for each in self.by_loop]
         margins = [rules.margin(logits, winner[at]) for logits in (*early, reading.logits[at])]
         return rules.confidence_drop(torch.stack(margins, dim=-1))
-
-    def score(self, reading: Reading, cache: LoopCache) -> Scores:
-        scores = super().score(reading, cache)
-        self.forget()
-        return scores
-
-    def forget(self) -> None:
-        for each in self.by_loop or [self.early]:
-            each.clear()
 
 
 _NUMERIC = re.compile(r"[0-9]+")

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.generation.logits_process import LogitsProcessorList, TemperatureLogitsWarper, TopPLogitsWarper
 
 from loopcd.decoding import checks
 from loopcd.decoding.loop import Job, Rows, Sampling, Step
@@ -16,6 +15,7 @@ from loopcd.decoding.scoring import Scorer
 from loopcd.decoding.texts import pad_left, trim
 
 QUESTION = "Q: {question}\nAnswer: {answer}\nIs the above answer correct?\nA) Yes\nB) No\nAnswer:"
+NO_STREAM = "SelfEval cannot be streamed: it knows its answer only when all candidates are written"
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class SelfEval(Method):
         return len(tokenizer(QUESTION.format(question="", answer="")).input_ids) + 8  # some room for other cuts of the text
 
     def scorer(self, reader: Reader, tokenizer: Any) -> Scorer:
-        raise ValueError("SelfEval cannot be streamed: it knows its answer only when all candidates are written")
+        raise ValueError(NO_STREAM)
 
     def rows(self, job: Job, on_step: Callable[[Step], None] | None = None) -> Rows:
         if on_step is not None:
-            raise ValueError("SelfEval cannot be streamed: it knows its answer only when all candidates are written")
+            raise ValueError(NO_STREAM)
         if job.sampling.draw or job.sampling.keeps or job.init_seed is not None:
             raise ValueError(
                 "SelfEval draws its candidates itself: set SelfEval(temperature=, top_p=, seed=), "
@@ -67,22 +67,21 @@ class SelfEval(Method):
     def _candidate(self, job: Job, index: int) -> Job:
         if job.model.has_initial_state:
             return replace(job, init_seed=self.seed + index, cache=None)
-        numbers = job.numbers or range(job.input_ids.shape[0])
-        seeds = [(self.seed + index) * 1_000_003 + number for number in numbers]
-        generators = [torch.Generator().manual_seed(seed % 2**63) for seed in seeds]
-        warpers = [TemperatureLogitsWarper(self.temperature), TopPLogitsWarper(self.top_p)]
-        processors = LogitsProcessorList([*(job.sampling.processors or []), *warpers])
-        return replace(job, sampling=Sampling(draw=True, processors=processors, generators=generators), cache=None)
+        numbers, processors = job.numbers or range(job.input_ids.shape[0]), job.sampling.processors or ()
+        sampling = Sampling.drawn(self.temperature, self.top_p, self.seed + index, numbers, processors)
+        return replace(job, sampling=sampling, cache=None)
 
     @torch.no_grad()
     def _judge(self, job: Job, rows: Rows, labels: tuple[int, int]) -> Tensor:
         """z_A − z_B of each row's answer [batch], by one pass from the deterministic state."""
         asked = []
-        for prompt, mask, tokens, going in zip(job.input_ids, _mask(job), rows.tokens, rows.going, strict=True):
+        stops = [stop for criterion in job.stopping for stop in getattr(criterion, "stop_strings", ())]
+        masks = torch.ones_like(job.input_ids) if job.attention_mask is None else job.attention_mask
+        for prompt, mask, tokens, going in zip(job.input_ids, masks.bool(), rows.tokens, rows.going, strict=True):
             shown = job.tokenizer.decode(prompt[mask], skip_special_tokens=True)
             answer = job.tokenizer.decode(tokens[going.to(tokens.device)], skip_special_tokens=True)
             question = self.question(shown) if self.question is not None else shown
-            asked.append(QUESTION.format(question=question.strip(), answer=trim(answer, _stops(job))[0].strip()))
+            asked.append(QUESTION.format(question=question.strip(), answer=trim(answer, stops)[0].strip()))
         ids = [job.tokenizer(text).input_ids for text in asked]
         batch, attention = pad_left(ids, job.pad_token_id or 0, job.input_ids.device)
         reading, _ = Reader(job.model, job.num_loops).read(batch, attention)
@@ -102,29 +101,16 @@ def label_ids(tokenizer: Any) -> tuple[int, int]:
     return found[0], found[1]
 
 
-def _mask(job: Job) -> Tensor:
-    return torch.ones_like(job.input_ids, dtype=torch.bool) if job.attention_mask is None else job.attention_mask.bool()
-
-
-def _stops(job: Job) -> tuple[str, ...]:
-    return tuple(stop for criterion in job.stopping for stop in getattr(criterion, "stop_strings", ()))
-
-
 def _chosen(made: list[Rows], choice: Tensor, pad: int) -> Rows:
     """Row b of candidate `choice[b]`, all padded to the longest."""
     longest = max(rows.tokens.shape[1] for rows in made)
 
-    def gathered(name: str, fill: int | bool) -> Tensor:
+    def gathered(name: str, fill: int = 0) -> Tensor:
         padded = []
         for row, candidate in enumerate(choice.tolist()):
             values = getattr(made[candidate], name)[row]
             padded.append(torch.cat([values, values.new_full((longest - len(values),), fill)]))
         return torch.stack(padded)
 
-    return Rows(
-        gathered("tokens", pad),
-        gathered("going", False),
-        gathered("loops", 0),
-        gathered("contested", False),
-        gathered("touched", False),
-    )
+    going, loops, contested, touched = map(gathered, ("going", "loops", "contested", "touched"))
+    return Rows(gathered("tokens", pad), going, loops, contested, touched)

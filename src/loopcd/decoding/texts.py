@@ -64,7 +64,7 @@ class Stopper:
     def __init__(self, criteria: StoppingCriteriaList, prompts: Tensor) -> None:
         self.texts: list[list[int]] = prompts.tolist()
         self.device = prompts.device
-        self.longest = min((c.max_length for c in criteria if isinstance(c, MaxLengthCriteria)), default=None)
+        self.longest = min((c.max_length for c in criteria if isinstance(c, MaxLengthCriteria)), default=2**31)
         ends = [c.eos_token_id for c in criteria if isinstance(c, EosTokenCriteria)]
         self.ends = {int(token) for each in ends for token in torch.as_tensor(each).flatten()}
         self.others = [c for c in criteria if not isinstance(c, MaxLengthCriteria | EosTokenCriteria)]
@@ -76,17 +76,12 @@ class Stopper:
     def add(self, row: int, token: int) -> bool:
         """Append a token to a row's text; whether the row ends by it."""
         self.texts[row].append(token)
-        return self._ends(row, token)
-
-    def _ends(self, row: int, token: int) -> bool:
-        if token in self.ends or (self.longest is not None and len(self.texts[row]) >= self.longest):
+        if token in self.ends or len(self.texts[row]) >= self.longest:
             return True
         return any(bool(criterion(self.text(row), None)) for criterion in self.others)  # pyright: ignore
 
     def remaining(self, rows: Sequence[bool]) -> int:
         """Tokens that each of the rows marked in `rows` may still get."""
-        if self.longest is None:
-            return 2**31
         return self.longest - max(len(text) for text, wanted in zip(self.texts, rows, strict=True) if wanted)
 
 
@@ -104,7 +99,8 @@ class TextPieces:
         if stopped:
             return self._give(text)
         text = text.rstrip(BROKEN)
-        held = max((self._beginning(text, stop) for stop in self.stops), default=0)
+        # last characters that are the first ones of a stop string
+        held = max((n for stop in self.stops for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)
         return self._give(text[: len(text) - held])
 
     def end(self) -> str:
@@ -116,8 +112,3 @@ class TextPieces:
     def _give(self, text: str) -> str:
         piece, self.shown = text[self.shown :], max(self.shown, len(text))
         return piece
-
-    @staticmethod
-    def _beginning(text: str, stop: str) -> int:
-        """How many last characters of the text are the first ones of the stop string."""
-        return max((n for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)

@@ -57,10 +57,11 @@ def without_thinking(pieces: Iterable[str], opened: bool = False) -> Iterator[st
         held += piece
         if not thinking:
             start = held.lstrip()
-            if OPENS.startswith(start[: len(OPENS)]) and len(start) < len(OPENS):
+            if len(start) < len(OPENS) and OPENS.startswith(start):
                 continue  # what there is may be the beginning of the mark
-            thinking, answering = start.startswith(OPENS), not start.startswith(OPENS)
-            if answering:
+            thinking = start.startswith(OPENS)
+            if not thinking:
+                answering = True
                 yield held
                 continue
         _, closed, answer = held.partition(CLOSES)

@@ -31,6 +31,7 @@ from loopcd.decoding.loop import choose
 from loopcd.decoding.reader import Reading
 from loopcd.decoding.rounds import near_choices
 from loopcd.decoding.scoring import ContrastScorer, PlainScorer, Scorer
+from loopcd.decoding.wave import Wave
 from loopcd.models.places import Places, Together
 from loopcd.models.prompts import Prompts
 from loopcd.models.slots import Span, sent
@@ -46,6 +47,7 @@ class Ticks:
         self.model, self.num_loops = model, checked_loops(num_loops, model.num_loops)
         self.places = Places(model, rows, self.num_loops)
         self.free = list(range(rows))  # a heap: the lowest first, so that texts lie side by side
+        self.inside: set[Row] = set()  # texts that have places
         self.waiting: deque[Row] = deque()
         self.prompts: list[Prompt] = []
         self.flying: Flying | None = None  # in the order of (loop, place)
@@ -63,24 +65,24 @@ class Ticks:
         self.waiting.append(row)
 
     def drop(self, row: Row) -> None:
-        """Take a text out wherever it is."""
+        """Take a text out wherever it is, if it has not ended."""
         if row in self.waiting:
             self.waiting.remove(row)
+        if row not in self.inside:
             return
         self.prompts, self.read = ([part for each in some if (part := each.without(row))] for some in (self.prompts, self.read))
-        self.arrived = [part for each in self.arrived if (part := each.without({row})) is not None]
-        self.flying = None if self.flying is None else self.flying.without({row})
+        self.arrived = [part for each in self.arrived if (part := each.without(row)) is not None]
+        self.flying = None if self.flying is None else self.flying.without(row)
         row.sound = False  # nobody looked at its numbers
         self._make_free(row)
-
-    def __contains__(self, row: Row) -> bool:
-        inside = [row for each in (*self.prompts, *self.read) for row in each.rows]
-        flights = [*self.arrived, *([] if self.flying is None else [self.flying])]
-        return row in self.waiting or row in inside or any(unit.row is row for each in flights for unit in each.units)
 
     @property
     def busy(self) -> bool:
         return bool(self.waiting or self.prompts or self.flying or self.arrived or self.read)
+
+    @property
+    def _units(self) -> list[Unit]:
+        return [] if self.flying is None else self.flying.units
 
     @torch.no_grad()
     def step(self) -> list[Row]:
@@ -97,12 +99,10 @@ class Ticks:
     # -- the gate -----------------------------------------------------------------------------------------------------
 
     def _opens(self) -> bool:
-        tips = {unit.row for unit in self._tips()}
-        before, flying = sum(len(each.units) for each in self.arrived), 0 if self.flying is None else len(self.flying.units)
-        if tips or self._ahead:  # texts that have several tokens in flight
-            waiting = {unit.row for each in self.arrived for unit in each.units} | tips
-            inside = set() if self.flying is None else {unit.row for unit in self.flying.units} - waiting
-            before, flying = len(waiting), len(inside)
+        before, flying = sum(len(each.units) for each in self.arrived), len(self._units)
+        if self._ahead:  # texts may have several tokens in flight
+            waiting = {unit.row for each in self.arrived for unit in each.units} | {unit.row for unit in self._tips()}
+            before, flying = len(waiting), len({unit.row for unit in self._units} - waiting)
         before += sum(len(each.rows) for each in self.read) + self._admitted()
         flying += sum(len(each.rows) for each in self.prompts)
         self._held += before
@@ -113,15 +113,14 @@ class Ticks:
 
     def _tips(self) -> list[Unit]:
         """The tokens that are to name the next ones of their texts."""
-        if self.flying is None or not self._ahead:
-            return []
-        rows = {unit.row: None for unit in self.flying.units if unit.row.wave is not None}
-        return [unit for row in rows if (unit := row.tip()) is not None]
+        return [unit for row, wave in self._waves().items() if (unit := wave.tip(row.room(wave))) is not None]
+
+    def _waves(self) -> dict[Row, Wave]:
+        """The texts in flight that run ahead of themselves."""
+        return {unit.row: unit.row.wave for unit in self._units if unit.row.wave is not None} if self._ahead else {}
 
     def _gate(self) -> list[Row]:
-        rows = {} if self.flying is None or not self._ahead else {unit.row: unit.row.wave for unit in self.flying.units}
-        again = [unit for wave in rows.values() if wave is not None for unit in wave.again()]
-        looked = again + self._tips()
+        looked = [unit for wave in self._waves().values() for unit in wave.again()] + self._tips()
         given, named = self._choose(looked)
         ended = [row for row, over in given.items() if over]
         going = {row: row.tokens[-1] for row, over in given.items() if not over and not row.follows}
@@ -141,6 +140,7 @@ class Ticks:
     def _make_free(self, row: Row) -> None:
         if not row.sound:
             self.places.clear(row.place)
+        self.inside.remove(row)
         heapq.heappush(self.free, row.place)
 
     def _let_fall(self, vain: Sequence[Unit]) -> None:
@@ -150,8 +150,8 @@ class Ticks:
             unit.row.wave.units.remove(unit)
             unit.row.cache.crop(-1)
         if vain and self.flying is not None:
-            kept = [at for at, unit in enumerate(self.flying.units) if unit not in set(vain)]
-            self.flying = self.flying.keep(kept)
+            fallen = set(vain)
+            self.flying = self.flying.keep([at for at, unit in enumerate(self.flying.units) if unit not in fallen])
 
     def _admitted(self) -> int:
         """Waiting texts that may take places now: not one by one where there are many places, since a pass over one prompt
@@ -165,6 +165,7 @@ class Ticks:
         for _ in range(self._admitted()):
             rows.append(self.waiting.popleft())
             rows[-1].take_place(self.places, heapq.heappop(self.free))
+            self.inside.add(rows[-1])
             self._ahead = self._ahead or rows[-1].wave is not None
         for some in read_together(rows):
             rule, state, counted = some[0].reader.exit, *self._begin_prompts(some)
@@ -175,13 +176,12 @@ class Ticks:
         if len(rows) == 1:
             row = rows[0]
             return row.reader.begin(row.job.input_ids[:, row.cache.length :]), None
-        device, lengths = self.model.device, [row.job.input_ids.shape[1] for row in rows]
+        device, lengths = self.model.device, [row.prompt_tokens for row in rows]
         ids = torch.zeros(len(rows), max(lengths), dtype=torch.long, device=device)
         for at, row in enumerate(rows):
             ids[at, : lengths[at]] = row.job.input_ids[0]
-        cache, seed = Prompts(self.places, [row.place for row in rows], device), rows[0].job.init_seed
-        told = {} if seed is None else {"init_seed": seed}
-        state = self.model.begin(ids, cache, **told)  # pyright: ignore[reportArgumentType]
+        cache: Any = Prompts(self.places, [row.place for row in rows], device)
+        state = self.model.begin(ids, cache, init_seed=rows[0].job.init_seed)
         for at, row in enumerate(rows):
             span = row.cache.open(1, lengths[at], device=device)
             if cache.ids is not None:
@@ -200,11 +200,10 @@ class Ticks:
             for unit in units:
                 if unit.row.wave is not None:
                     unit.row.wave.units.append(unit)
-            together = self._together(units)
+            together: Any = self._together(units)
             ids = sent([[unit.token] for unit in units], self.model.device)
             positions = sent([[unit.column] for unit in units], self.model.device)
-            told = {} if seed is None else {"init_seed": seed}
-            state = self.model.begin(ids, together, position_ids=positions, **told)  # pyright: ignore[reportArgumentType]
+            state = self.model.begin(ids, together, position_ids=positions, init_seed=seed)
             if together.ids is not None:
                 for unit, token in zip(units, ids, strict=True):
                     unit.row.cache.remember(unit.span, token[None])
@@ -279,8 +278,8 @@ class Ticks:
         for some in groups.values():
             if len(some) > 1:
                 index = torch.tensor(some, device=reading.hidden.device)
-                units = [(came[at][0], *came[at][2]) for at in some]
-                scores = score_together(units, Reading(reading.hidden[index], reading.logits[index]), self.places)
+                own = Reading(reading.hidden[index], reading.logits[index])
+                scores = score_together([came[at][2] for at in some], own, self.places)
                 told = zip(scores.best().tolist(), scores.contested.tolist(), scores.touched.tolist(), strict=True)
                 scored.update(zip(some, told, strict=True))
         return scored
@@ -289,7 +288,7 @@ class Ticks:
         """The tokens that have come out, by place, and behind them `tips`, which are still in flight."""
         parts = list(self.arrived)
         if tips and self.flying is not None:
-            at = {unit: index for index, unit in enumerate(self.flying.units)}
+            at = {unit: index for index, unit in enumerate(self._units)}
             parts.append(self.flying.keep([at[unit] for unit in tips]))  # pyright: ignore[reportArgumentType]
         if not parts:
             return None
@@ -319,24 +318,24 @@ class Ticks:
                 show_trail(*seen)
             if isinstance(row.scorer, ContrastScorer):
                 row.scorer.forget()
-            self._count_near(row, reading, at, reading.logits, contested=False)
+            self._count_near(row, reading.logits, reading.logits, at, contested=False)
             return row.add(token, loops, False, False)
         try:
             if seen is not None:
                 show_trail(*seen)
             own = Reading(reading.hidden[at : at + 1], reading.logits[at : at + 1])
             scores, picked, _ = choose(row.scorer, own, row.cache, row.stopper.text(0), row.job.sampling)
-            self._count_near(row, own, 0, scores.values, bool(scores.contested[0]))
+            self._count_near(row, own.logits, scores.values, 0, bool(scores.contested[0]))
         except Exception as error:  # one text's trouble is no other's
             row.error, row.sound = error, False
             return True
         return row.add(int(picked), loops, bool(scores.contested[0]), bool(scores.touched[0]))
 
-    def _count_near(self, row: Row, reading: Reading, at: int, scores: Tensor, contested: bool) -> None:
+    def _count_near(self, row: Row, logits: Tensor, scores: Tensor, at: int, contested: bool) -> None:
         """Of the choices that judge a draft, those that a rounding error could decide."""
         if row.wave is not None and len(row.wave.units) > 1:
-            own = Reading(reading.hidden[at : at + 1], reading.logits[at : at + 1])
-            near = near_choices(own, scores[at : at + 1], row.scorer, self.model.dtype, torch.tensor([contested]))
+            logits, scores = logits[at : at + 1], scores[at : at + 1]
+            near = near_choices(logits, scores, row.scorer, self.model.dtype, torch.tensor([contested]))
             row.wave.report.near_ties += int(near)
 
     # -- a tick -------------------------------------------------------------------------------------------------------
@@ -357,13 +356,15 @@ class Ticks:
         for at, row in enumerate(prompt.rows):
             if row.watches:
                 row.watch(prompt.own(at))
-        leaving = None if prompt.judge is None or after.loop == self.num_loops else prompt.judge.leaving(before, after)
         if after.loop == self.num_loops:
             self.read.append(prompt)
-        elif leaving is None:
-            self.prompts.append(prompt)
+            return
+        reached = None if prompt.judge is None else prompt.judge.reached(before, after)
+        leaving = [] if reached is None else reached.tolist()
+        if any(leaving):
+            self._part(prompt, leaving)
         else:
-            self._part(prompt, leaving.tolist())
+            self.prompts.append(prompt)
 
     def _part(self, prompt: Prompt, leaving: Sequence[bool]) -> None:
         """Some prompts of a pass leave the loop, the others go on."""
@@ -405,7 +406,7 @@ class Ticks:
 
     def _look(self) -> set[Unit]:
         """The tokens whose exit rules let them go since the last look stand before the gate, with what they left with."""
-        inside, gone = set() if self.flying is None else set(self.flying.units), set[Unit]()
+        inside, gone = set(self._units), set[Unit]()
         said = iter(torch.cat([reached for *_, reached in self._unseen]).tolist())
         for tick, flight, _ in self._unseen:
             left = [unit for unit in flight.units if next(said) and unit in inside and unit not in gone]

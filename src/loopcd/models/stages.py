@@ -82,13 +82,13 @@ def rows_of(values: Any, index: Tensor | None) -> Any:
     return values[index] if values.shape[0] > 1 else values
 
 
-def joined(parts: Sequence[Any]) -> Any:
-    """Tensors [rows, time, ...], or tuples of them, of successive tokens as one; None where they have none."""
+def joined(parts: Sequence[Any], along: int = 1) -> Any:
+    """Tensors [rows, time, ...], tuples of them, or None, as one: of successive tokens, or along 0 of different texts."""
     if len(parts) == 1 or parts[0] is None:
         return parts[0]
     if isinstance(parts[0], tuple):
-        return tuple(joined(each) for each in zip(*parts, strict=True))
-    return torch.cat(list(parts), dim=1)
+        return tuple(joined(each, along) for each in zip(*parts, strict=True))
+    return torch.cat(list(parts), dim=along)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from loopcd.analysis.intervals import rate, rate_difference
 from loopcd.analysis.laboratory import BEST, Laboratory
 from loopcd.analysis.result import Finding, Result, above
 from loopcd.decoding import Generation, Greedy, generate
+from loopcd.decoding.chat import end_tokens
 from loopcd.decoding.texts import trim
 from loopcd.evaluation import paper
 from loopcd.evaluation.engine import using_threads
@@ -168,7 +169,7 @@ def resumed_texts(lab: Laboratory, task: Task, wanted: Sequence[Reversion]) -> l
 
 def _resume(lab: Laboratory, task: Task, batch: dict[str, Reversion]) -> dict[str, dict[str, Any]]:
     engine, longest = lab.engine, task.max_new_tokens
-    ends = end_tokens(lab)
+    ends = end_tokens(engine.model, engine.tokenizer)  # nothing is to be resumed after one
     going = {name: each for name, each in batch.items() if len(each.prefix) < longest and each.prefix[-1] not in ends}
     made: list[Generation] = []
     if going:
@@ -191,14 +192,6 @@ def _resume(lab: Laboratory, task: Task, batch: dict[str, Reversion]) -> dict[st
         reason = "length" if len(tokens) >= longest else "stop"
         lines[name] = sample_line(name, Generation(text, tokens, reason, [], 0, 0))  # what the loops did is of no interest here
     return lines
-
-
-def end_tokens(lab: Laboratory) -> set[int]:
-    """Tokens that end an answer, by the tokenizer or by the checkpoint; nothing is to be resumed after one."""
-    config = lab.engine.model.generation_config
-    listed = config.eos_token_id if config is not None else None
-    ends = listed if isinstance(listed, list) else [listed]
-    return {token for token in (*ends, lab.engine.tokenizer.eos_token_id) if token is not None}
 
 
 def graded_in_rounds(task: Task, items: Sequence[Item], texts: Sequence[str]) -> list[Grades]:
