@@ -73,3 +73,27 @@ def test_what_cannot_go_on_together_is_refused(huginn: LoopedModel) -> None:
         batch.submit([3], loopcd.Greedy(draft=loopcd.SelfDraft()))
     with pytest.raises(ValueError, match="rows=0"):
         loopcd.Batch(huginn, rows=0)
+
+
+@pytest.mark.parametrize("kind", [MemoryError, KeyboardInterrupt])
+def test_a_pass_that_breaks_takes_down_what_was_in_it_and_no_more(
+    own_model: LoopedModel, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
+    batch, advance, passes = loopcd.Batch(own_model, rows=2), own_model.advance, iter(range(100))
+
+    def breaks_once(state: Any) -> Any:
+        if next(passes) == 5:
+            raise kind("no room")
+        return advance(state)
+
+    handles = [batch.submit([5, at], METHOD, max_new_tokens=4) for at in range(6, 9)]
+    with monkeypatch.context() as patched:
+        patched.setattr(own_model, "advance", breaks_once)
+        with pytest.raises(KeyboardInterrupt if kind is KeyboardInterrupt else MemoryError):
+            handles[0].result()
+    assert set(batch) == set(handles) and [each.ended for each in handles[:2]] == ["failed", "failed"]
+    with pytest.raises(RuntimeError if kind is KeyboardInterrupt else MemoryError):
+        handles[1].result()
+    later = batch.submit([5, 6], METHOD, max_new_tokens=4)
+    assert handles[2].result().token_ids == alone(own_model, [5, 8], max_new_tokens=4)
+    assert later.result().token_ids == alone(own_model, [5, 6], max_new_tokens=4)

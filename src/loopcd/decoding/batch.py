@@ -141,12 +141,27 @@ class Batch:
             for row in gone:
                 self._ticks.drop(row)
             ended = self._ticks.step()
+        except BaseException as error:
+            ended = self._failed(error)
+            if not isinstance(error, Exception):
+                raise
         finally:
             with self._changed:
                 self._working = False
                 for row in ended:
                     self._end(row)
                 self._changed.notify_all()
+
+    def _failed(self, error: BaseException) -> list[Row]:
+        """The texts that a tick took down, as nobody knows how far it came; those that wait go on with new ones."""
+        with self._changed:
+            broken, self._ticks = self._ticks, Ticks(self.model, self._ticks.places.rows, self.num_loops)
+            for row in broken.waiting:
+                self._ticks.add(row)
+            lost = [row for row in self._handles if row not in broken.waiting and row not in self._added]
+        for row in lost:
+            row.error = error if isinstance(error, Exception) else RuntimeError("the work on this prompt was interrupted")
+        return lost
 
     def _end(self, row: Row) -> None:
         handle = self._handles.pop(row, None)  # None: cancelled during its last tick
