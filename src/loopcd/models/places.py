@@ -239,7 +239,8 @@ class Together(PassCache):
         at: Any = self._at[looped]
         columns: Any = self._written
         if len(self.columns) == 1:  # by numbers it takes half as long
-            at, columns = slice((first := self.numbers[looped][0] + self._shift(looped)), first + 1), self.columns[0]
+            own = self.numbers[looped][0] + self._shift(looped)
+            at, columns = slice(own, own + 1), self.columns[0]
         for storage, new in zip(kept, (keys, values), strict=True):  # new: [members, heads, 1, head_dim]
             storage[at, :, columns] = new[:, :, 0]
         return kept
