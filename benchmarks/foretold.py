@@ -1,7 +1,8 @@
 """What drafts bring where they are right as often as one says: a model's own work, with a told text in place of its guesses.
 
 Random weights draft nothing of use. So each draft is computed as ever, and then replaced by the token that the undrafted method
-wrote there, or with the remaining probability by another one.
+wrote there, or at some places of the text, drawn beforehand, by another one. Just the share that one says is right: with a draw
+for each draft, a text of 64 tokens would be as far from it by chance as what is measured.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,15 +28,17 @@ from loopcd.models.stages import LoopState
 
 
 @contextmanager
-def foretold(text: Sequence[int], right: float, seed: int) -> Iterator[None]:
-    """Drafts of one row are what follows in its `text` with probability `right`, another token otherwise."""
-    guess, draw = Rounds.guess, Random(seed)
+def foretold(begins: int, text: Sequence[int], right: float, seed: int) -> Iterator[None]:
+    """Drafts of one row are what its `text`, which begins behind so many tokens, has at a share of the places, `right`, and
+    another token at the others."""
+    guess, told_right = Rounds.guess, [place < right * len(text) for place in range(len(text))]
+    Random(seed).shuffle(told_right)
 
     def told(rounds: Rounds, state: LoopState) -> Tensor:
         guessed = guess(rounds, state)
-        follows = text[min(state.tokens.span.stop, len(text) - 1)]
-        wrong = (follows + 1) % rounds.reader.model.config.vocab_size
-        return torch.full_like(guessed, follows if draw.random() < right else wrong)
+        place = min(state.tokens.span.stop - begins, len(text) - 1)
+        wrong = (text[place] + 1) % rounds.reader.model.config.vocab_size
+        return torch.full_like(guessed, text[place] if told_right[place] else wrong)
 
     with patch.object(Rounds, "guess", told):
         yield
@@ -55,13 +58,13 @@ def measure_foretold(subject: Subject, right: float, rounds: int) -> dict[str, A
     draft = SelfDraft(plan.loops, plan.length, fallback=False, wave=False)
     methods: dict[str, Method] = {"greedy": Greedy(), "loopcd": LoopCD(), "drafted": LoopCD(draft=draft)}
     plain = LoopCD().rows(subject.job(prompt))
-    text, reports, same = [*prompt[0], *texts(plain)[0]], list[DraftReport](), list[bool]()
+    text, reports, same = texts(plain)[0], list[DraftReport](), list[bool]()
 
     def task(name: str) -> Sample:
         steps, watch = methods[name].steps(subject.job(prompt)), Stopwatch()
         first = next(steps)
         reports.extend([] if first.drafts is None else [first.drafts])
-        with foretold(text, right, seed=len(reports)), watch.running():
+        with foretold(len(prompt[0]), text, right, seed=len(reports)), watch.running():
             rest = list(steps)
         if name == "drafted":
             same.append(texts(collect(iter([first, *rest]), 0)) == texts(plain))
