@@ -11,7 +11,7 @@ from transformers import Cache
 from loopcd.models import LoopCache, LoopedModel, cache_bytes
 from loopcd.models.cache import GROWTH
 from loopcd.models.layers import causal_mask
-from loopcd.models.places import Places, Together
+from loopcd.models.places import PlaceCache, Places, Together
 from loopcd.models.slots import BLOCK, Span
 from tools import MAKERS, assert_close, attending, left_padded, logits_of, random_ids, tiny_hrm
 
@@ -97,6 +97,15 @@ def test_reset_starts_again(model: LoopedModel) -> None:
     assert (cache.get_seq_length(), cache.nbytes, cache.exited, cache.limit) == (0, 0, "skip", 50)
     (row,) = texts(5)
     assert_close(logits_of(model, row[None], cache)[0], alone(model, row, last=5))
+
+
+def test_a_text_at_a_place_keeps_it_when_its_cache_is_reset(model: LoopedModel) -> None:
+    cache = PlaceCache(Places(model, 3, model.num_loops), 1)
+    row = texts(7)[0]
+    logits_of(model, texts(9)[0][None], cache)
+    cache.reset()
+    assert_close(logits_of(model, row[None], cache)[0, -1:], alone(model, row, 1))
+    assert (cache.place, cache.length) == (1, 7)
 
 
 @few

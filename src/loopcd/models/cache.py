@@ -315,7 +315,7 @@ class LoopCache(Cache):
         self._select(torch.arange(self.batch).repeat_interleave(repeats))
 
     def reset(self) -> None:
-        self.__init__(self.exited, self.limit)
+        LoopCache.__init__(self, self.exited, self.limit)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.length
