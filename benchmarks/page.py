@@ -111,15 +111,16 @@ a token takes
     (R·a + L) / R = a + L·(1 − p)
 
 ticks instead of L; fewer where a second look, at 2a and 4a loops, finds a wrong draft before the last loop does. Random weights
-whose latent settles over the loops ("settling"), and such that never do ("refusing"), where drafts are tried one at a time and
-left alone for longer and longer. By CPU time, one text. Made by
-`python -m benchmarks --what wave`.
+whose latent settles over the loops ("settling"), or later, so that an early loop is wrong more often ("settling late"), and
+such that never do ("refusing"), where drafts are tried one at a time and left alone for longer and longer. The
+acceptance of a wave is that of drafts that were judged, of rounds that of all, also behind a wrong one. By CPU time, one text.
+Made by `python -m benchmarks --what wave`.
 """
 
 _FORETOLD = """## Drafts that are right as often as one says
 
 Drafted LoopCD over plain greedy on the medium models, by CPU time, one text: each draft is computed, then replaced by the
-undrafted text's token, or with the remaining probability by another. Made by `python -m benchmarks --what foretold`.
+undrafted text's token, or at the remaining share of its places by another. Made by `python -m benchmarks --what foretold`.
 """
 
 _EVALUATION = """## Whole evaluations

@@ -28,7 +28,7 @@ def wave_tables(wave: Mapping[str, Any]) -> Iterator[Table]:
     columns = [f"{wave['loops']} loops, loop {wave['early']} drafts", "over greedy", "over rounds", "acceptance"]
     columns += ["ticks a token", "by the formula", "near ties", "texts as undrafted"]
     rows = []
-    for (kind, draft), told in leaves({kind: wave[kind] for kind in ("settling", "refusing")}, 2):
+    for (kind, draft), told in leaves({kind: told for kind, told in wave.items() if isinstance(told, Mapping)}, 2):
         ticks = [f"{told[name]:.1f}" if name in told else "" for name in ("ticks_a_token", "ticks_expected")]
         same = f"{told['identical_texts']} of {told['texts']}"
         if kind == "refusing":  # nothing is in flight most of the time, and such loops blow rounding errors up

@@ -46,9 +46,9 @@ def test_whole_runs_have_these_parts_too() -> None:
 
 
 def test_a_wave_is_told_beside_the_formula(found: dict[str, Any]) -> None:
-    settling, refusing = found["wave"]["settling"], found["wave"]["refusing"]
-    assert set(settling) == {"wave", "rounds", "by rule"} and set(refusing) == {"wave"}
-    assert all(told["identical_texts"] == told["texts"] > 0 for told in settling.values())
+    settling, late, refusing = (found["wave"][kind] for kind in ("settling", "settling late", "refusing"))
+    assert set(settling) == set(late) == {"wave", "rounds", "by rule"} and set(refusing) == {"wave"}
+    assert all(told["identical_texts"] == told["texts"] > 0 for told in (*settling.values(), *late.values()))
     assert settling["wave"]["ticks_a_token"] > 0 and "over rounds" in settling["wave"]
     assert ticks_expected(0.9, 4, 32) == pytest.approx(7.2)
 
