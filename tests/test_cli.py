@@ -166,8 +166,9 @@ def test_a_prompt_is_continued_on_standard_output(folders: dict[str, Path]) -> N
 
 
 def test_prompts_from_a_file_from_standard_input_and_as_json_lines(folders: dict[str, Path], tmp_path: Path) -> None:
-    prompts = ["one prompt", "{ not JSON", "two\nlines"]
-    lines = f"{prompts[0]}\n\n{prompts[1]}\n{json.dumps({'prompt': prompts[2], 'id': 7})}\n"
+    prompts = ["one prompt", "{ not JSON", "two\nlines", "one\u2028line"]
+    objects = [json.dumps({"prompt": prompt, "id": 7}, ensure_ascii=False) for prompt in prompts[2:]]
+    lines = f"{prompts[0]}\n\n{prompts[1]}\n{objects[0]}\n{objects[1]}\n"
     (tmp_path / "prompts.txt").write_text(lines)
     options = ("--model", folders["ouro"], "--max-new-tokens", 5)
     wanted = texts(folders["ouro"], prompts)
@@ -213,6 +214,22 @@ def test_bad_usage(arguments: list[str], message: str) -> None:
     assert message in result.stderr and "Usage:" in result.stderr and not result.stdout
 
 
+@pytest.mark.parametrize("options", [["--thinking"], ["--show-thinking"]])
+def test_thinking_is_for_conversations(folders: dict[str, Path], options: list[str]) -> None:
+    result = call("generate", "some words", "--model", folders["ouro"], *options)
+    assert result.exit_code == 2 and "--thinking and --show-thinking are for conversations" in result.stderr
+
+
+def test_what_standard_output_cannot_hold_is_replaced(folders: dict[str, Path], tmp_path: Path) -> None:
+    options = ["--limit", "2", "--max-new-tokens", "3", "--model", str(folders["ouro"]), "--out", str(tmp_path / "run")]
+    made = subprocess.run(
+        [sys.executable, "-m", "loopcd.cli", "eval", *options],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+    )
+    assert made.returncode == 0 and b"W?R" in made.stdout, made.stderr
+
+
 def test_streaming_several_prompts_is_bad_usage(folders: dict[str, Path]) -> None:
     assert call("generate", "--model", folders["ouro"], "--stream", "--file", "-", stdin="one\ntwo\n").exit_code == 2
 
@@ -236,10 +253,12 @@ def test_streaming_several_prompts_is_bad_usage(folders: dict[str, Path]) -> Non
         (["--temperature", "-1"], "temperature=-1.0"),
         (["--temperature", "-1", "--stream"], "temperature=-1.0"),
         (["--top-p", "2"], "top_p=2.0"),
+        (["--top-p", "0.5"], "--top-p 0.5: at --temperature 0 nothing is drawn"),
+        (["--num-loops", "1"], "num_loops=1: LoopCD needs 2 or more, to have an early one"),
         (["--stop", ""], "stop=('',)"),
-        (["--max-new-tokens", "0"], "max_new_tokens=0"),
-        (["--batch-size", "0"], "batch_size=0"),
-        (["--num-loops", "0"], "num_loops=0"),
+        (["--max-new-tokens", "0"], "--max-new-tokens 0: a whole number of at least 1"),
+        (["--batch-size", "0"], "--batch-size 0"),
+        (["--num-loops", "0"], "--num-loops 0"),
         (["--dtype", "float8"], "dtype='float8': one of float32"),
         (["--device", "abacus"], "device='abacus' cannot be used here"),
         (["--device", "meta"], "device='meta' cannot be used here"),
@@ -268,7 +287,8 @@ def test_models_and_prompts_that_are_not_there(folders: dict[str, Path], tmp_pat
     failed("standard input holds no prompt", "generate", *model, stdin="\n \n")
     said = "standard input, line 2: a JSON object needs a text in its field `prompt`"
     failed(said, "generate", *model, "--file", "-", stdin='a\n{"p": 1}\n')
-    failed("prompt", "generate", *model, "")
+    failed("the prompt is empty", "generate", *model, "")
+    failed("the prompt is empty", "generate", *model, "\n ")
     failed("300 tokens: the model's context of 256 leaves room for 255", "generate", *model, "x" * 300)
     failed("init_seed", "generate", *model, "--init-seed", 3, "hi")
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
@@ -334,7 +354,7 @@ def test_models_that_are_none() -> None:
     failed("there is no model 'nowhere'", "models", "nowhere")
     failed("--context 0", "models", "--context", 0)
     failed("dtype='int3'", "models", "--dtype", "int3")
-    failed("num_loops=0", "models", "--num-loops", 0)
+    failed("--num-loops 0", "models", "--num-loops", 0)
 
 
 @pytest.mark.parametrize(("options", "compiled"), [([], True), (["--minutes", 0.3], False), (["--minutes", 20], True)])

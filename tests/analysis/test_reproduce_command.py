@@ -60,10 +60,19 @@ def test_a_second_element_uses_what_the_first_one_made(folders: dict[str, Path],
     assert counting.prompts == made + 6
     files = {path.name: path.read_bytes() for path in tmp_path.glob("*.*")}
     assert called("fig4", *options).exit_code == 0
+    assert "From earlier runs, which may have had other settings: [table6]" in (tmp_path / "README.md").read_text()
     assert counting.prompts == made + 6
     assert {name: (tmp_path / name).read_bytes() for name in files if name.startswith("fig4")} == {
         name: content for name, content in files.items() if name.startswith("fig4")
     }
+
+
+@pytest.mark.parametrize("name", ["README.md", "report.html"])
+def test_files_of_the_users_own_are_not_written_over(folders: dict[str, Path], tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    refused = called("fig4", "--model", folders["ouro"], "--out", tmp_path, *SMALL)
+    assert refused.exit_code == 1 and f"{tmp_path} holds {name}, which is no reproduction's" in refused.stderr
+    assert (tmp_path / name).read_text() == "mine"
 
 
 def test_an_interrupted_command_says_so_and_goes_on(

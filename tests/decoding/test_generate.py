@@ -60,6 +60,8 @@ def test_token_ids_may_stand_for_texts(own_model: LoopedModel, tokenizer: Any) -
     bare = loopcd.generate(own_model, None, ids, loopcd.Greedy(), max_new_tokens=4)
     assert [made.token_ids for made in bare] == [made.token_ids for made in wanted]
     assert {made.text for made in bare} == {""}
+    alone = loopcd.generate(own_model, tokenizer, tokenizer("some words").input_ids, max_new_tokens=4)
+    assert alone == loopcd.generate(own_model, tokenizer, "some words", max_new_tokens=4)
 
 
 def test_the_number_of_loops(own_model: LoopedModel, tokenizer: Any) -> None:
@@ -252,7 +254,8 @@ def test_options_that_make_no_sense(own_model: LoopedModel, tokenizer: Any, opti
         ([[]], r"prompts\[0\] is empty"),
         ("x" * 256, "prompt has 256 tokens: the model's context of 256 leaves room for 255"),
         (["x", "y" * 300], r"prompts\[1\] has 300 tokens: the model's context of 256 leaves room for 255"),
-        ([1, 2, 3], r"prompts\[0\]=1: a text, a list of messages, or a list of token ids"),
+        (None, "prompts=None: a text, a list of messages, a list of token ids, or a list of these"),
+        ([1, "a"], r"prompts\[0\]=1: a text, a list of messages, or a list of token ids"),
         ([[1, "a"]], r"prompts\[0\]=\[1, 'a'\]: a text, a list of messages, or a list of token ids"),
         ([[1, 999]], "token id 999: the vocabulary has ids 0 to 258"),
         ([[-1]], "token id -1"),

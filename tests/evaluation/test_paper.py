@@ -79,6 +79,8 @@ def test_figures_are_of_the_setting_that_was_used() -> None:
     assert paper.beside(HUGINN, "gsm8k", "loopcd", Preset(8, 0.3)) == {"flex": 36.39, "strict": 24.34}  # Table 9
     assert paper.beside(OURO, "mbpp", "loopcd", Preset(1, 0.2)) == {"base": 74.60, "plus": 62.96}
     assert paper.beside(OURO, "strategyqa", "selfeval") == {"accuracy": 56.86}
+    assert paper.runs_so(HUGINN, 32, "bfloat16") and paper.runs_so(OURO, 4, "float32")
+    assert not (paper.runs_so(HUGINN, 8, "bfloat16") or paper.runs_so(OURO, 4, "int8") or paper.runs_so(THINKING, 4, "float32"))
     for other in (
         paper.beside(HUGINN, "gsm8k", "loopcd", Preset(10, 0.3)),
         paper.beside(HUGINN, "gsm8k", "loopguidance"),

@@ -47,6 +47,12 @@ def test_the_same_method_may_stand_there_with_different_settings() -> None:
     assert labels == ["loopcd_strength=0.1", "loopcd_strength=0.2"]
 
 
+def test_every_method_has_a_file_of_its_own() -> None:
+    texts = ["A B", "A_B", "A__B", "a", "x " * 200]
+    slugs = [parse_methods(f"mti:negative_prompt={text}")[0].slug for text in texts]
+    assert len(set(slugs)) == len(slugs) and max(map(len, slugs)) < 100 and "mti_negative_prompt=a" in slugs
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

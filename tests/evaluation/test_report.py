@@ -8,10 +8,11 @@ from pathlib import Path
 from rich.console import Console
 
 from evaluation.fakes import fake_run
-from loopcd.evaluation.partings import pieces, side_by_side
+from loopcd.evaluation.partings import Parting, Side, markdown_lines, pieces, side_by_side
 from loopcd.evaluation.progress import duration, time_left
 from loopcd.evaluation.report import p_value, terminal
 from loopcd.evaluation.runner import Progress
+from loopcd.evaluation.task import Item
 
 
 def test_a_small_p_is_not_zero() -> None:
@@ -89,6 +90,15 @@ def test_texts_are_cut_where_they_part() -> None:
 def test_a_terminal_is_not_sent_what_a_model_might_write() -> None:
     before, _ = pieces("\x1b[2Jgone\x07", "x")
     assert "".join(piece.text for piece in before) == "·[2Jgone·"
+
+
+def test_nor_what_stands_in_the_data() -> None:
+    side = Side("greedy", True, ())
+    parting = Parting(Item("a\x1b]0;b", "", "\x1b[2J"), "who\x1b[2J?", side, side)
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(side_by_side([parting]))
+    for shown in (console.export_text(), "\n".join(markdown_lines(parting))):
+        assert "\x1b" not in shown and "who·" in shown and "a·" in shown
 
 
 def test_the_time_left_counts_only_what_this_process_made() -> None:

@@ -86,3 +86,13 @@ def test_one_item_is_enough_and_none_is_not() -> None:
     for nothing in ([], [[]]):
         with pytest.raises(ValueError, match="at least one item"):
             compare(nothing, nothing)
+
+
+@pytest.mark.parametrize(("items", "gained"), [(20, 4), (200, 4), (1319, 5)])
+def test_an_interval_does_not_rule_out_what_the_exact_test_leaves_open(items: int, gained: int) -> None:
+    got = compare([[False] * items], [[True] * gained + [False] * (items - gained)])
+    assert got.mcnemar_p is not None and got.mcnemar_p > 0.05 and got.low == 0 < got.high
+    lost = compare([[True] * gained + [False] * (items - gained)], [[False] * items])
+    assert lost.low < 0 == lost.high
+    clear = compare([[False] * items], [[True] * 8 + [False] * (items - 8)])
+    assert clear.mcnemar_p is not None and clear.mcnemar_p < 0.05 and clear.low > 0

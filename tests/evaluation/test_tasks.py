@@ -200,6 +200,12 @@ def test_math500_halves_are_disjoint_and_whole(tmp_path: Path) -> None:
 # -- strategyqa ---------------------------------------------------------------------------------------------------------
 
 
+def test_an_id_that_stands_there_twice_is_refused() -> None:
+    items = [Item("own/a", "one", 1), Item("own/b", "two", 2), Item("own/a", "three", 3)]
+    with pytest.raises(ValueError, match="the data has 2 items with the id 'own/a'"):
+        limited(items, TaskOptions())
+
+
 @pytest.mark.parametrize("case", PROTOCOL["grades"]["strategyqa"], ids=lambda case: case["text"].strip())
 def test_strategyqa_grades_are_the_authors(strategyqa: Task, case: dict[str, Any]) -> None:
     item = replace(strategyqa.items[0], gold=case["gold"])

@@ -12,9 +12,10 @@ from loopcd.models import HuginnForCausalLM
 from tools import configure, refused, rewrite, save_model, tiny_huginn, tiny_ouro
 
 
-def test_an_unknown_name_lists_the_known_ones() -> None:
-    refused("tiny-hugin", "'tiny-hugin'", "tomg-group-umd/huginn-0125", "ByteDance/Ouro-1.4B", "OWNER/NAME")
-    refused("no-one/no-model", "'no-one/no-model'", "ByteDance/Ouro-2.6B-Thinking", "hub")
+def test_an_unknown_name_is_told_what_there_is() -> None:
+    refused("tiny-hugin", "'tiny-hugin' (do you mean tiny-huginn", "tiny-early", "OWNER/NAME", "`loopcd models`")
+    refused("no-one/no-model", "'no-one/no-model' is no folder here", "hub")
+    refused(3, "3 names no model")  # pyright: ignore[reportArgumentType]
     refused("./not/there", "'./not/there'", "a folder")
 
 

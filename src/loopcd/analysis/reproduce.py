@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from loopcd.analysis.elements import elements
+from loopcd.analysis.elements import ELEMENTS, elements
 from loopcd.analysis.laboratory import Laboratory
 from loopcd.analysis.rendering.files import index, json_text, markdown, points_csv
 from loopcd.analysis.rendering.html import report
@@ -15,7 +15,8 @@ from loopcd.evaluation.session import Session
 from loopcd.evaluation.store import write_whole
 
 DEFAULT_LIMIT = 200  # word problems; the paper's benchmarks are run whole unless a limit is given
-REPORT = "report.html"
+REPORT, INDEX = "report.html", "README.md"
+TITLE = "LoopCD: the paper's tables and figures"
 
 
 def limited(session: Session) -> int | None:
@@ -27,6 +28,7 @@ def reproduce(wanted: str, lab: Laboratory, out: Path, command: Callable[[str], 
     """Elements by name, with commas between them, or "all". `command` gives the command line that makes one of them."""
     chosen = elements(wanted)
     out.mkdir(parents=True, exist_ok=True)
+    _check_ours(out)
     lab.prepare([each for element in chosen.values() for each in element.wanted(lab)])
     pages: list[Page] = []
     pictures: dict[str, bytes] = {}
@@ -42,7 +44,16 @@ def reproduce(wanted: str, lab: Laboratory, out: Path, command: Callable[[str], 
         write_whole(out / f"{name}.md", markdown(pages[-1], f"{name}.svg" if name in pictures else None))
         write_whole(out / f"{name}.csv", result.table.csv())
         write_whole(out / f"{name}.json", json_text(pages[-1]))
-    title = f"LoopCD: the paper's tables and figures with {lab.engine.name} on {lab.task().name}"
-    write_whole(out / "README.md", index(pages, title, command(wanted)))
+    title = f"{TITLE} with {lab.engine.name} on {lab.task().name}"
+    before = [name for name in ELEMENTS if name not in chosen and (out / f"{name}.md").exists()]
+    write_whole(out / INDEX, index(pages, title, command(wanted), before))
     write_whole(out / REPORT, report(pages, pictures, title))
     return pages
+
+
+def _check_ours(out: Path) -> None:
+    """Nothing is written over files that no reproduction made."""
+    ours = (out / INDEX).is_file() and (out / INDEX).read_text(errors="replace").startswith(f"# {TITLE}")
+    for name in () if ours else (INDEX, REPORT):
+        if (out / name).exists():
+            raise ValueError(f"{out} holds {name}, which is no reproduction's: use another --out")

@@ -11,7 +11,7 @@ import click
 
 from loopcd.cli.group import main, progress_bar
 from loopcd.cli.method_flags import build_method, method_options
-from loopcd.cli.options import shared
+from loopcd.cli.options import COUNT, shared
 
 _RUN = ("max_new_tokens", "stop", "temperature", "top_p", "seed", "init_seed", "num_loops", "batch_size", "enable_thinking")
 
@@ -26,13 +26,13 @@ _RUN = ("max_new_tokens", "stop", "temperature", "top_p", "seed", "init_seed", "
 )
 @shared("model")
 @method_options
-@click.option("--max-new-tokens", type=int, default=256, show_default=True)
+@click.option("--max-new-tokens", type=COUNT, default=256, show_default=True)
 @click.option("--stop", multiple=True, help="Stop at this text; may be given several times.")
 @shared("temperature", "top-p")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the draws.")
 @click.option("--init-seed", type=int, help="Huginn: draw the initial state by this seed (zero if not given).")
 @shared("num-loops")
-@click.option("--batch-size", type=int, default=8, show_default=True)
+@click.option("--batch-size", type=COUNT, default=8, show_default=True)
 @shared("dtype", "quantize", "device", "allow-pickle")
 @click.option("--trace", "trace_file", type=click.Path(), help="Write to this file what every loop said about every token.")
 @shared("chat")
@@ -56,6 +56,10 @@ def generate(
     prompts = _prompts(prompt, source)
     if chat:
         prompts = [[{"role": "user", "content": each}] if isinstance(each, str) else each for each in prompts]
+    if (show_thinking or options["enable_thinking"] is not None) and all(isinstance(each, str) for each in prompts):
+        raise click.UsageError("--thinking and --show-thinking are for conversations: say --chat, or give messages by --file")
+    if options["top_p"] < 1 and not options["temperature"]:
+        raise ValueError(f"--top-p {options['top_p']}: at --temperature 0 nothing is drawn")
     if streamed and (as_json or trace_file is not None or len(prompts) != 1):
         raise click.UsageError(
             "--stream prints the text of one prompt as it is made: not with --json, --trace or several prompts"
@@ -119,6 +123,8 @@ def _prompts(prompt: str | None, source: str | None) -> list[Any]:
     if prompt is not None and source is not None:
         raise click.UsageError("give either PROMPT or --file, not both")
     if prompt is not None:
+        if not prompt.strip():
+            raise ValueError("the prompt is empty: give at least a word")
         return [prompt]
     if source is None and sys.stdin.isatty():
         raise click.UsageError("give a PROMPT, --file FILE, or a prompt on standard input")
@@ -131,7 +137,7 @@ def _prompts(prompt: str | None, source: str | None) -> list[Any]:
         raise ValueError(f"{name} holds no prompt")
     if source is None:
         return [text.removesuffix("\n")]  # which echo writes, and nobody means
-    lines = enumerate(text.splitlines(), start=1)
+    lines = enumerate(text.split("\n"), start=1)  # not at what else ends a line by Unicode: JSON may hold that as it is
     return [_prompt_of(line, f"{name}, line {number}") for number, line in lines if line.strip()]
 
 

@@ -6,13 +6,13 @@ from dataclasses import asdict
 import click
 
 from loopcd.cli.group import main, print_tables
-from loopcd.cli.options import shared
+from loopcd.cli.options import COUNT, shared
 
 
 @main.command()
 @click.argument("names", nargs=-1)
 @click.option("--context", type=int, default=4096, show_default=True, help="Tokens for which the cache is counted.")
-@click.option("--num-loops", type=int, help="Loops to count with (each model's own number if not given).")
+@click.option("--num-loops", type=COUNT, help="Loops to count with (each model's own number if not given).")
 @click.option("--dtype", default="bfloat16", show_default=True, help="Of weights and cache.")
 @click.option("--quantize", type=click.Choice(["int8"]), help="Count the weights as rounded; the cache is bfloat16.")
 @shared("json")

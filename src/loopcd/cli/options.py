@@ -20,11 +20,21 @@ class ModelName(click.ParamType):
         return str(value)
 
 
+class Count(click.types.IntParamType):
+    """A whole number of at least 1."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        number = super().convert(value, param, ctx)
+        if number < 1:
+            raise ValueError(f"{param.opts[0] if param else 'number'} {number}: a whole number of at least 1")
+        return number
+
+
 _TASKS = "gsm8k, math500, strategyqa, humaneval, mbpp, gsm8k-lm-eval; built in: steps, -easy, -hard, -shift, -cue, -cue-shift."
-_FOLDER, _FLAG = {"type": click.Path(path_type=Path)}, {"is_flag": True}
+_FOLDER, _FLAG, COUNT = {"type": click.Path(path_type=Path)}, {"is_flag": True}, Count()
 _SHARED: dict[str, dict[str, Any]] = {  # arguments of click.option
     "model": {"type": ModelName(), "default": "tiny-huginn", "help": "A built-in name, a folder, or a hub id."},
-    "num-loops": {"type": int, "help": "Loops to run (the model's own number if not given)."},
+    "num-loops": {"type": COUNT, "help": "Loops to run (the model's own number if not given)."},
     "dtype": {"help": "float32, bfloat16 or float16 (the checkpoint's own if not given)."},
     "device": {"help": "cpu, cuda, ... (a GPU where there is one)."},
     "quantize": {"type": click.Choice(["int8"]), "help": "Round the weights; computes in bfloat16."},
@@ -33,18 +43,18 @@ _SHARED: dict[str, dict[str, Any]] = {  # arguments of click.option
     "top-p": {"type": float, "default": 1.0},
     "chat": {**_FLAG, "help": "Prompts are what a user says: they go through the tokenizer's chat template."},
     "json": {**_FLAG, "help": "Print one JSON object."},
-    "limit": {"type": int, "help": "A fixed subset of this many items."},
+    "limit": {"type": COUNT, "help": "A fixed subset of this many items."},
     "out": {**_FOLDER, "help": "Folder (below results/ if not given); the same command goes on."},
     # of tasks
     "task": {"default": "steps", "help": _TASKS},
     "data": {**_FOLDER, "help": "Folder with the task's files (from the hub if not given)."},
     "exemplars": {**_FOLDER, "help": "strategyqa: a JSON file of worked examples."},
     "no-chat": {**_FLAG, "help": "humaneval, mbpp: the plain prompt, whatever template the tokenizer has."},
-    "max-new-tokens": {"type": int, "help": "Longest answer (the task's own limit if not given)."},
-    "batch-size": {"type": int, "help": "Prompts run together (by the model's size if not given)."},
+    "max-new-tokens": {"type": COUNT, "help": "Longest answer (the task's own limit if not given)."},
+    "batch-size": {"type": COUNT, "help": "Prompts run together (by the model's size if not given)."},
     "allow-code-execution": {**_FLAG, "help": "humaneval, mbpp: run the programs that the model wrote."},
     "evalplus-python": {"help": "humaneval, mbpp: an interpreter that has EvalPlus (this one if not given)."},
-    "code-workers": {"type": int, "help": "humaneval, mbpp: programs at a time (half of the cores if not given)."},
+    "code-workers": {"type": COUNT, "help": "humaneval, mbpp: programs at a time (half of the cores if not given)."},
     "weak-isolation": {**_FLAG, "help": "humaneval, mbpp: go on where programs cannot be shut in."},
 }
 PROGRAMS = ("allow-code-execution", "evalplus-python", "code-workers", "weak-isolation")  # how a model's programs are run
@@ -62,11 +72,11 @@ def shared(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return optioned
 
 
-def check_task(name: str, allow_code_execution: bool = True) -> None:
-    """Refuse a task that there is not, and one that runs programs where nobody allowed it."""
+def check_task(name: str, allow_code_execution: bool = True, advice: str | None = None) -> None:
+    """Refuse a task that there is not, and one that runs programs where nobody allowed it; what to do about that."""
     from loopcd.evaluation.code.bridge import NEEDS_CONSENT
     from loopcd.evaluation.tasks import CODE_TASKS, check_name
 
     check_name(name)
     if name in CODE_TASKS and not allow_code_execution:
-        raise ValueError(f"{name}: {NEEDS_CONSENT}")
+        raise ValueError(f"{name}: {advice or NEEDS_CONSENT}")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from loopcd.cli.group import main
-from loopcd.cli.options import PROGRAMS, check_task, shared
+from loopcd.cli.options import COUNT, PROGRAMS, check_task, shared
 
 _LOCAL = {"data": "DIR", "exemplars": "FILE", "evalplus_python": "PYTHON"}  # places on this machine, left open when shown
 
@@ -19,7 +19,7 @@ _LOCAL = {"data": "DIR", "exemplars": "FILE", "evalplus_python": "PYTHON"}  # pl
 @click.option(
     "--task", default="steps", show_default=True, help="gsm8k, math500, strategyqa, ...; built in: steps, steps-hard, ..."
 )
-@click.option("--limit", type=int, help="A fixed subset of this many items (steps: 200 if not given; else all).")
+@click.option("--limit", type=COUNT, help="A fixed subset of this many items (steps: 200 if not given; else all).")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for tables, figures and report.html.")
 @click.option("--cache", type=click.Path(path_type=Path), help="Folder of answers and traces (OUT/cache if not given).")
 @shared("data", "exemplars")

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from loopcd.cli.group import main
-from loopcd.cli.options import ModelName, shared
+from loopcd.cli.options import COUNT, ModelName, check_task, shared
 
 
 @main.command()
@@ -15,7 +15,7 @@ from loopcd.cli.options import ModelName, shared
 @shared("dtype", "device")
 @click.option("--tokens", type=click.IntRange(2), default=24, show_default=True, help="Tokens of each text that is written.")
 @click.option("--task", help="Also evaluate greedy and LoopCD on this task, beside the paper's accuracies.")
-@click.option("--limit", type=int, default=200, show_default=True, help="Items of the task.")
+@click.option("--limit", type=COUNT, default=200, show_default=True, help="Items of the task.")
 @shared("data", "json")
 @click.pass_context
 def verify(
@@ -32,6 +32,8 @@ def verify(
 
     The page can be sent as it is. Exit status 1 where something is wrong.
     """
+    if task is not None:
+        check_task(task, allow_code_execution=False, advice=f"what runs a model's programs is `loopcd eval --task {task}`")
     from loopcd.bench.verify import verify as run
     from loopcd.evaluation.session import Session
 

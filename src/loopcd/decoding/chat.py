@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
 from loopcd.decoding.thinking import template_options
 
 Messages = Sequence[Mapping[str, Any]]  # each {"role": …, "content": …}
@@ -33,9 +35,11 @@ def chat_ids(tokenizer: Any, messages: Messages, name: str = "prompt", enable_th
 def text_ids(tokenizer: Any, text: str) -> list[int]:
     """The tokens of a text. One that begins with the begin token, as templates write it, gets no second one."""
     begin = getattr(tokenizer, "bos_token", None)
+    # whether a text is too long is judged elsewhere, in words of our own
+    options: dict[str, Any] = {"verbose": False} if isinstance(tokenizer, PreTrainedTokenizerBase) else {}
     if begin and text.startswith(begin):
-        return tokenizer(text, add_special_tokens=False).input_ids
-    return tokenizer(text).input_ids
+        options["add_special_tokens"] = False
+    return tokenizer(text, **options).input_ids
 
 
 def prompt_ids(tokenizer: Any, prompt: str | Messages) -> list[int]:

@@ -39,7 +39,7 @@ class Generation:
     token_ids: list[int]  # all that was generated, the end token and a stop string's tokens included
     finish_reason: Literal["stop", "length"]
     loops: list[int]  # loops run for each token
-    contested: int  # tokens at whose position more than one was plausible
+    contested: int  # tokens at whose position more than one was plausible; 0 by methods that do not ask
     touched: int  # tokens at whose position the method's rule intervened
     trace: Any = None  # a LoopTrace, where one was asked for
 
@@ -204,7 +204,7 @@ class Request:
 def generate(
     model: LoopedModel,
     tokenizer: Any,
-    prompts: str | Messages | Sequence[Prompt],
+    prompts: Prompt | Sequence[Prompt],
     method: Method = LoopCD(),  # noqa: B008 (frozen)
     *,
     max_new_tokens: int = 256,
@@ -241,8 +241,11 @@ def generate(
     checks.whole("batch_size", batch_size, 1)
     drawn = (max_new_tokens, stop, temperature, top_p, seed, init_seed)
     request = Request(model, tokenizer, method, *drawn, num_loops, enable_thinking=enable_thinking, interrupt=interrupt)
-    single = isinstance(prompts, str) or is_chat(prompts)
-    given: Any = [prompts] if single else prompts
+    single = isinstance(prompts, str) or is_chat(prompts) or _are_ids(prompts)
+    try:
+        given: Any = [prompts] if single else list(prompts)
+    except TypeError as error:
+        raise ValueError(f"prompts={prompts!r}: a text, a list of messages, a list of token ids, or a list of these") from error
     request = replace(request, chat=any(map(is_chat, given)), rows=min(batch_size, max(1, len(given))))
     encoded = [request.encode(prompt, "prompt" if single else f"prompts[{i}]") for i, prompt in enumerate(given)]
     own = range(len(encoded)) if numbers is None else numbers
@@ -269,6 +272,11 @@ def generate(
         for place, text in zip(batch, texts, strict=True):
             take(place, text)
     return made[0] if single else [made[i] for i in range(len(encoded))]
+
+
+def _are_ids(prompts: Any) -> bool:
+    """Whether this is one prompt, as token ids."""
+    return isinstance(prompts, Sequence) and bool(prompts) and all(isinstance(token, int) for token in prompts)
 
 
 def _batches(encoded: list[list[int]], ahead: int, size: int, request: Request) -> Iterator[list[int]]:

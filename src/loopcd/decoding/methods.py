@@ -81,6 +81,10 @@ class Method:
 
     def check_early(self, name: str, loop: int, loops: int) -> None:
         """Refuse an early loop that the last one, or the exit rule, could come before."""
+        if loops < 2:
+            raise ValueError(
+                f"num_loops={loops}: {type(self).__name__} needs 2 or more, to have an early one; Greedy takes any"
+            )
         if not 1 <= loop <= loops - 1:
             raise ValueError(f"{name}={loop}: from 1 to {loops - 1}, one less than the {loops} loops that are run")
         if self.exit is not None and self.exit.min_loops is not None and self.exit.min_loops <= loop:

@@ -22,7 +22,6 @@ from loopcd.models.stages import checked_loops
 
 SMALL = 50_000_000  # parameters
 AHEAD = 4  # batches: more keep the places filled for longer, and the methods waiting for their turns
-HASHED_WHOLE = 1 << 30  # bytes; of larger checkpoints only the files' beginnings and ends are hashed
 
 
 @dataclass(frozen=True)
@@ -202,14 +201,10 @@ def weights_hash(folder: Path) -> dict[str, str]:
     """A fingerprint of the weights, the configuration and the tokenizer."""
     patterns = ("*.safetensors", "config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json")
     files = [path for pattern in patterns for path in sorted(folder.glob(pattern)) if path.is_file()]
-    whole = sum(path.stat().st_size for path in files) <= HASHED_WHOLE
     digest = sha256()
     for path in files:
-        size = path.stat().st_size
-        digest.update(f"{path.name}:{size}\n".encode())
+        digest.update(f"{path.name}:{path.stat().st_size}\n".encode())
         with path.open("rb") as file:
-            digest.update(file.read(-1 if whole else 1 << 20))
-            if not whole:
-                file.seek(max(0, size - (1 << 20)))
-                digest.update(file.read())
-    return {"sha256" if whole else "sha256_of_the_files_ends": digest.hexdigest()}
+            while block := file.read(1 << 24):
+                digest.update(block)
+    return {"sha256": digest.hexdigest()}

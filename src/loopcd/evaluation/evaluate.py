@@ -81,11 +81,11 @@ def evaluate(
 
 def paper_figures(model: str, task: str, plan: RunPlan, manifest: dict[str, Any]) -> dict[str, dict[str, float]]:
     """What the paper reports for these methods, as fractions; only for its own models, benchmarks and settings."""
-    found = {}
-    for spec in plan.methods:
+    settings, found = manifest["settings"], {}
+    for spec in plan.methods if paper.runs_so(model, settings["model"]["loops"], settings["model"]["dtype"]) else ():
         if plan.seeds is not None or plan.temperature or not spec.published():
             continue
-        used = manifest["settings"]["methods"][spec.label]
+        used = settings["methods"][spec.label]
         setting = Preset(used["amateur_loop"], used["strength"]) if "amateur_loop" in used else None
         theirs = paper.beside(model, task, spec.name, setting)
         found[spec.label] = {metric: round(figure / 100, 6) for metric, figure in theirs.items()}
@@ -141,6 +141,7 @@ def begin(store: Store, manifest: dict[str, Any]) -> None:
         changed = list(differences({part: before.get(part) for part in parts}, {part: manifest[part] for part in parts}))
     except RecursionError as error:
         raise StoreError(f"{store.folder}/{MANIFEST} is damaged ({error}): use another folder") from error
+    changed.sort(key=lambda difference: "sha256" in difference)  # which says the least
     if changed:
         raise StoreError(
             f"{store.folder} holds a run with other settings: {'; '.join(changed[:4])}"
@@ -153,6 +154,9 @@ def differences(before: Any, now: Any, name: str = "") -> Iterator[str]:
     if isinstance(before, dict) and isinstance(now, dict):
         for key in [*before, *(key for key in now if key not in before)]:
             yield from differences(before.get(key, _ABSENT), now.get(key, _ABSENT), f"{name}.{key}" if name else str(key))
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for place, pair in enumerate(zip(before, now, strict=True)):
+            yield from differences(*pair, f"{name}[{place}]")
     elif before != now:
         yield f"{name.removeprefix('settings.')} was {_shown(before)} and is now {_shown(now)}"
 

@@ -14,6 +14,7 @@ from loopcd.models.presets import Preset
 Family = Literal["huginn", "ouro"]
 FAMILIES: tuple[Family, ...] = ("huginn", "ouro")
 NAMES: dict[Family, str] = {"huginn": "Huginn-0125", "ouro": "Ouro-1.4B"}
+_LOOPS: dict[Family, int] = {"huginn": 32, "ouro": 4}
 _FAMILY: dict[str, Family] = {"tomg-group-umd/huginn-0125": "huginn", "ByteDance/Ouro-1.4B": "ouro"}  # by hub id
 _BENCHMARKS = {  # by task: how the paper writes it, and what it reports
     "gsm8k": ("GSM8K", ("flex", "strict")),
@@ -102,6 +103,12 @@ CHANGES = {"ratio": 1.49, "first token": 1.2}  # appendix
 def family(model: str) -> Family | None:
     """Which of the paper's two models this name, folder or hub id is; None: neither."""
     return _FAMILY.get(published_as(model) or "")
+
+
+def runs_so(model: str, loops: int, dtype: str) -> bool:
+    """Whether the paper ran this model with so many loops, and its weights as they are."""
+    known = family(model)
+    return known is not None and loops == _LOOPS[known] and dtype != "int8"
 
 
 def _setting(family: Family, task: str) -> Preset:

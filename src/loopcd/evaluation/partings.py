@@ -17,7 +17,7 @@ from loopcd.evaluation.task import Item, Task
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # a terminal must not obey what a model writes
+_HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # a terminal must not obey what a model writes, or who made the data
 LONGEST = 4000  # characters compared; a text that runs on says nothing more
 
 
@@ -60,6 +60,12 @@ class Parting:
     @property
     def sides(self) -> tuple[Side, Side]:
         return self.greedy, self.other
+
+    @property
+    def about(self) -> tuple[str, str, str]:
+        """The item's name, question and right answer, as a terminal may get them."""
+        name, question, gold = (_HIDDEN.sub("·", str(each)) for each in (self.item.id, self.question, self.item.gold))
+        return name, question, gold
 
 
 def diverging(task: Task, outcomes: Sequence[Outcome], number: int = 3) -> list[Parting]:
@@ -106,8 +112,9 @@ def side_by_side(partings: Sequence[Parting], colours: bool = True) -> Renderabl
 
     drawn = []
     for each in partings:
-        caption = Text(f"{each.item.id}, gold {each.item.gold}")  # not a string: brackets in it are no markup
-        table = Table(title=Text(each.question[-600:]), title_justify="left", caption=caption, expand=True)
+        name, question, gold = each.about
+        caption = Text(f"{name}, gold {gold}")  # not a string: brackets in it are no markup
+        table = Table(title=Text(question[-600:]), title_justify="left", caption=caption, expand=True)
         cells = []
         for side, style in zip(each.sides, ("bold red underline", "bold green underline"), strict=True):
             table.add_column(side.title, overflow="fold", ratio=1)
@@ -120,8 +127,9 @@ def side_by_side(partings: Sequence[Parting], colours: bool = True) -> Renderabl
 
 def markdown_lines(parting: Parting) -> list[str]:
     """Both texts in code blocks; nothing of the item becomes markup."""
-    lines = [f"**{escaped(parting.item.id)}**, right answer {escaped(str(parting.item.gold))}", ""]
-    lines += [*(f"> {escaped(line)}" for line in parting.question.splitlines()), ""]
+    name, question, gold = parting.about
+    lines = [f"**{escaped(name)}**, right answer {escaped(gold)}", ""]
+    lines += [*(f"> {escaped(line)}" for line in question.splitlines()), ""]
     for side in parting.sides:
         lines += [f"{escaped(side.title)}:", "", *side.code_block(), ""]
     return lines

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from math import isfinite
 
 from loopcd.decoding import Method
@@ -37,8 +38,12 @@ class MethodSpec:
 
     @property
     def slug(self) -> str:
-        """The label as a file name."""
-        return re.sub(r"[^\w.=+-]+", "_", self.label)
+        """The label as a file name: of its own also where settings are texts, which may be long or differ by signs alone."""
+        name = re.sub(r"[^\w.=+-]+", "_", self.label)
+        texts = [value for _, value in self.given if isinstance(value, str)]
+        if all(re.fullmatch(r"[a-z0-9.]{1,40}", text) for text in texts):
+            return name
+        return f"{name[:60]}-{sha256(self.label.encode()).hexdigest()[:8]}"
 
     def filled(self, more: Mapping[str, Value]) -> MethodSpec:
         """With these settings where none were given."""

@@ -30,7 +30,8 @@ class Comparison:
 
     `difference` is of the accuracies, with a paired bootstrap interval over the items (an item's answers under several
     seeds stay together). The counts are over all items and seeds. `mcnemar_p` is exact and two-sided; None for several
-    seeds, whose answers to one item are not independent.
+    seeds, whose answers to one item are not independent. Where it does not rule chance out the interval holds 0: of the few
+    answers that changed, all in one direction say, resampling alone would make too much.
     """
 
     difference: float
@@ -77,8 +78,10 @@ def compare(before: Rows, after: Rows) -> Comparison:
         raise ValueError(f"paired rows must have the same shape and at least one item, got {was.shape} and {now.shape}")
     gained, lost = int((~was & now).sum()), int((was & ~now).sum())
     per_item = (now.astype(float) - was.astype(float)).mean(axis=0)
-    low, high = bootstrap_mean(per_item)
-    return Comparison(float(per_item.mean()), low, high, gained, lost, mcnemar(gained, lost) if len(was) == 1 else None)
+    (low, high), exact = bootstrap_mean(per_item), mcnemar(gained, lost) if len(was) == 1 else None
+    if exact is not None and exact > 1 - LEVEL:
+        low, high = min(low, 0.0), max(high, 0.0)
+    return Comparison(float(per_item.mean()), low, high, gained, lost, exact)
 
 
 def bootstrap_mean(values: np.ndarray) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from loopcd.models.configs import RetrofitConfig
 from loopcd.models.int8 import int8_bytes
 from loopcd.models.loading import checked_dtype, checked_quantize
 from loopcd.models.memory import cache_bytes, gigabytes
-from loopcd.models.names import built_in, known_names
+from loopcd.models.names import built_in, unknown
 from loopcd.models.presets import FAMILIES, PUBLIC, empty_model, family_in, preset
 from loopcd.models.stages import LoopedModel, checked_loops
 
@@ -67,7 +67,7 @@ def _empty(name: str) -> LoopedModel:
         return empty_model(PUBLIC[name]())
     folder = built_in().get(name, Path(name))
     if not folder.is_dir():
-        raise ValueError(f"there is no model {name!r}: name one of {known_names()}, or a folder")
+        raise unknown(name, "a public model, or a folder")
     family = family_in(folder)
     config, _ = checkpoint.config_of(family.config_class, folder)
     if checkpoint.has_safetensors(folder):  # which say more than config.json

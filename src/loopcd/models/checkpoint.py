@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from loopcd.models.names import known_names, local_folder
+from loopcd.models.names import local_folder
 
 Shape = tuple[int, ...]
 
@@ -48,9 +48,7 @@ def find(name: str | Path, weights: bool = True, allow_pickle: bool = False, **h
         return Path(snapshot_download(str(name), allow_patterns=wanted, **given))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(
-            f"{str(name)!r} is no folder here and could not be had from the hub ({reason}): known are {known_names()}"
-        ) from error
+        raise ValueError(f"{str(name)!r} is no folder here and could not be had from the hub ({reason})") from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:

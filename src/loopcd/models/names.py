@@ -1,6 +1,8 @@
 """How a model is named: built in, a folder, or an id of the hub. Nothing here needs torch, so a wrong name is told at once."""
 
+import os
 import re
+from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -76,12 +78,19 @@ def built_in() -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(assets.glob("*/config.json"))}
 
 
-def known_names() -> str:
-    return ", ".join([*built_in(), *PUBLISHED])
+def unknown(name: str, others: str) -> ValueError:
+    """There is no model of that name: those that come near it, the built-in ones, and what else may be named."""
+    near = get_close_matches(name, [*built_in(), *PUBLISHED], 3)
+    meant = f" (do you mean {' or '.join(near)}?)" if near else ""
+    return ValueError(
+        f"there is no model {name!r}{meant}: name one of {', '.join(built_in())}, {others}; `loopcd models` lists public ones"
+    )
 
 
 def local_folder(name: str | Path) -> Path | None:
     """The folder of a built-in or a local model; None where the name is one of the hub's. Other names are refused."""
+    if not isinstance(name, str | os.PathLike):
+        raise ValueError(f"{name!r} names no model: a built-in name, a folder, or a hub id OWNER/NAME")
     folder = built_in().get(str(name), Path(name))
     if folder.is_dir():
         made = folder / "model"  # what `loopcd train` leaves in its folder
@@ -91,5 +100,5 @@ def local_folder(name: str | Path) -> Path | None:
     if Path(name).is_file():
         raise ValueError(f"{name} is a file: name the folder that holds config.json and the weights")
     if not _HUB_ID.fullmatch(str(name)) or str(name).startswith("."):
-        raise ValueError(f"there is no model {str(name)!r}: name one of {known_names()}, a folder, or a hub id OWNER/NAME")
+        raise unknown(str(name), "a folder, or a hub id OWNER/NAME")
     return None

@@ -32,12 +32,14 @@ def markdown(page: Page, picture: str | None = None) -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"
 
 
-def index(pages: Sequence[Page], title: str, command: str) -> str:
-    """A list of all pages with what was found."""
+def index(pages: Sequence[Page], title: str, command: str, before: Sequence[str] = ()) -> str:
+    """A list of all pages with what was found, and the names of others that were there `before`."""
     lines = [f"# {title}", "", f"Made by `{command}`. Settings: {pages[0].settings_line}.", ""]
     findings = [(f"[{page.title}]({page.name}.md)", page.result.finding) for page in pages]
     rows = [(link, finding.claim, finding.verdict, finding.found) for link, finding in findings]
     lines.append(Table.of("", ("", "the paper's claim", "here", "found"), rows, words=range(4)).markdown())
+    if before:
+        lines += ["", f"From earlier runs, which may have had other settings: {', '.join(f'[{x}]({x}.md)' for x in before)}."]
     return "\n".join(lines) + "\n"
 
 
