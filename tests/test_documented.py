@@ -146,3 +146,37 @@ def test_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
     gone = [each for each in links if "://" not in each and not (page.parent / each.partition("#")[0]).exists()]
     assert gone == []
+
+
+# What a page says of results is what stands in their files
+
+
+def rows_of(page: Path) -> Iterator[list[str]]:
+    """The cells of every line of a page's tables."""
+    for line in page.read_text().splitlines():
+        if line.startswith("| "):
+            yield [cell.strip().replace("−", "-") for cell in line.strip("|").split(" | ")]
+
+
+@pytest.mark.parametrize("model", ["tiny-huginn", "tiny-ouro"])
+def test_rules_for_the_amateur_are_shown_as_they_were_measured(model: str) -> None:
+    page, told = REPO / "docs" / "results" / model / "auto.md", REPO / "docs" / "analysis.md"
+    heads, *rows = rows_of(page)
+    found = {row[0]: dict(zip(heads, row, strict=True)) for row in rows}
+    wanted = [
+        model,
+        found["none (greedy)"]["flex, test split (%)"].partition(" [")[0] + " %",
+        found["fixed"]["Δ to greedy (points)"],
+        *(found[rule]["Δ to the fixed loop (points)"] for rule in ("divergence", "peak", "mean", "contest")),
+    ]
+    assert wanted in list(rows_of(told))
+    assert f"{int(found['contest']['answers changed'])} of" in told.read_text()
+
+
+@pytest.mark.parametrize("page", sorted((REPO / "docs" / "results").glob("*/README.md")), ids=lambda page: page.parent.name)
+def test_a_summary_says_what_its_pages_say(page: Path) -> None:
+    """A page that was made anew after its summary would contradict it."""
+    rows = re.findall(r"^\| \[.*?\]\((\w+\.md)\) \| (.*?) \| (.*?) \| (.*?) \|$", page.read_text(), flags=re.MULTILINE)
+    assert len(rows) == 17
+    for name, claim, verdict, found in rows:
+        assert f"**{found} The paper's claim, that {claim}, {verdict} here.**" in (page.parent / name).read_text(), name
