@@ -22,6 +22,7 @@ from loopcd.models.names import built_in
 
 REPO = Path(__file__).parents[1]
 PAGES = [REPO / "README.md", REPO / "CONTRIBUTING.md", *sorted((REPO / "docs").glob("*.md"))]
+CARDS = sorted((REPO / "src" / "loopcd" / "assets").glob("*/README.md"))
 LONG = ("gsm8k", "gsm8k-lm-eval", "math500", "strategyqa", "humaneval", "mbpp")  # prompts beyond a tiny model's context
 
 
@@ -62,12 +63,12 @@ def commands(page: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 PYTHON = [each for page in PAGES for each in blocks(page) if each.language == "python"]
-COMMANDS = [(page.name, line, words) for page in PAGES for line, words in commands(page)]
+COMMANDS = [(page.name, line, words) for page in (*PAGES, *CARDS) for line, words in commands(page)]
 
 
 def test_there_is_something_to_check() -> None:
     assert len(PYTHON) >= 10 and len(COMMANDS) >= 50
-    assert sum(each.shown is not None for each in PYTHON if each.page == "README.md") == 2
+    assert sum(each.shown is not None for each in PYTHON if each.page == "README.md") == 3
 
 
 @pytest.mark.slow
