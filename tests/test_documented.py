@@ -8,7 +8,7 @@ import io
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from loopcd.cli import main
+from loopcd.decoding.registry import METHODS
 from loopcd.models.names import built_in
 
 REPO = Path(__file__).parents[1]
@@ -147,6 +148,18 @@ def test_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
     gone = [each for each in links if "://" not in each and not (page.parent / each.partition("#")[0]).exists()]
     assert gone == []
+
+
+def test_the_reference_names_all_that_the_package_offers() -> None:
+    own, _, others = (REPO / "docs" / "reference.md").read_text().partition("\n## More of ")
+    directives, classes = re.findall(r"^::: [\w.]+\.(\w+)$", own, flags=re.MULTILINE), re.findall(r"`(\w+ForCausalLM)`", own)
+    assert others and sorted([*directives, *classes]) == sorted(importlib.import_module("loopcd").__all__)
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_every_setting_of_a_method_is_named(name: str) -> None:
+    text = (REPO / "docs" / "methods.md").read_text()
+    assert [each.name for each in fields(METHODS[name]) if not re.search(rf"\b{each.name}\b[=`]", text)] == []
 
 
 # What a page says of results is what stands in their files
