@@ -138,7 +138,9 @@ _UNDER = {
     "where it has none yet, start-up takes some seconds more. On a CPU it brings little: a call of a compiled function takes "
     "14 µs, five operators' time, before it does anything, and there are two in a layer. Of tiny-huginn's layer they make 109 "
     "of 128 µs, beside attention and cache, which stay; of huginn-medium's layer the products take 286 µs, which no compiler "
-    "makes faster, and the rest around them falls from 184 to 127 (one token, quiet machine)."
+    "makes faster, and the rest around them falls from 184 to 127 (one token, quiet machine).",
+    "Memory of drafting": "Each in a process of its own; where it drafts, a first text is drafted before the model counts as "
+    "loaded. The cache takes its room once, for the longest text that a call can make, drafted or not.",
 }
 
 _FORMULA = """## On paper: a GPU

@@ -103,10 +103,11 @@ def write_card(folder: str | Path) -> Path:
 
 def _head(training: dict[str, Any]) -> str:
     recipe = training["recipe"]
+    command = training.get("command", f"loopcd train {recipe['name']}")
     return (
         f"# {recipe['name']}\n\n{recipe['description']}. Trained from scratch on the word problems of "
         f"`{recipe['text']['variant']}` by\n\n"
-        f"    {training.get('command', 'loopcd train ' + recipe['name'])}\n\n"
+        f"    {command} --out runs/{command.split()[-1]}\n\n"
         "It is here so that looped decoding can be tried, tested and studied on any computer."
     )
 

@@ -8,7 +8,7 @@ import io
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,12 @@ import pytest
 import torch
 
 from loopcd.cli import main
+from loopcd.decoding.registry import METHODS
 from loopcd.models.names import built_in
 
 REPO = Path(__file__).parents[1]
 PAGES = [REPO / "README.md", REPO / "CONTRIBUTING.md", *sorted((REPO / "docs").glob("*.md"))]
+CARDS = sorted((REPO / "src" / "loopcd" / "assets").glob("*/README.md"))
 LONG = ("gsm8k", "gsm8k-lm-eval", "math500", "strategyqa", "humaneval", "mbpp")  # prompts beyond a tiny model's context
 
 
@@ -62,12 +64,12 @@ def commands(page: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 PYTHON = [each for page in PAGES for each in blocks(page) if each.language == "python"]
-COMMANDS = [(page.name, line, words) for page in PAGES for line, words in commands(page)]
+COMMANDS = [(page.name, line, words) for page in (*PAGES, *CARDS) for line, words in commands(page)]
 
 
 def test_there_is_something_to_check() -> None:
     assert len(PYTHON) >= 10 and len(COMMANDS) >= 50
-    assert sum(each.shown is not None for each in PYTHON if each.page == "README.md") == 2
+    assert sum(each.shown is not None for each in PYTHON if each.page == "README.md") == 3
 
 
 @pytest.mark.slow
@@ -146,3 +148,49 @@ def test_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
     gone = [each for each in links if "://" not in each and not (page.parent / each.partition("#")[0]).exists()]
     assert gone == []
+
+
+def test_the_reference_names_all_that_the_package_offers() -> None:
+    own, _, others = (REPO / "docs" / "reference.md").read_text().partition("\n## More of ")
+    directives, classes = re.findall(r"^::: [\w.]+\.(\w+)$", own, flags=re.MULTILINE), re.findall(r"`(\w+ForCausalLM)`", own)
+    assert others and sorted([*directives, *classes]) == sorted(importlib.import_module("loopcd").__all__)
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_every_setting_of_a_method_is_named(name: str) -> None:
+    text = (REPO / "docs" / "methods.md").read_text()
+    assert [each.name for each in fields(METHODS[name]) if not re.search(rf"\b{each.name}\b[=`]", text)] == []
+
+
+# What a page says of results is what stands in their files
+
+
+def rows_of(page: Path) -> Iterator[list[str]]:
+    """The cells of every line of a page's tables."""
+    for line in page.read_text().splitlines():
+        if line.startswith("| "):
+            yield [cell.strip().replace("−", "-") for cell in line.strip("|").split(" | ")]
+
+
+@pytest.mark.parametrize("model", ["tiny-huginn", "tiny-ouro"])
+def test_rules_for_the_amateur_are_shown_as_they_were_measured(model: str) -> None:
+    page, told = REPO / "docs" / "results" / model / "auto.md", REPO / "docs" / "analysis.md"
+    heads, *rows = rows_of(page)
+    found = {row[0]: dict(zip(heads, row, strict=True)) for row in rows}
+    wanted = [
+        model,
+        found["none (greedy)"]["flex, test split (%)"].partition(" [")[0] + " %",
+        found["fixed"]["Δ to greedy (points)"],
+        *(found[rule]["Δ to the fixed loop (points)"] for rule in ("divergence", "peak", "mean", "contest")),
+    ]
+    assert wanted in list(rows_of(told))
+    assert f"{int(found['contest']['answers changed'])} of" in told.read_text()
+
+
+@pytest.mark.parametrize("page", sorted((REPO / "docs" / "results").glob("*/README.md")), ids=lambda page: page.parent.name)
+def test_a_summary_says_what_its_pages_say(page: Path) -> None:
+    """A page that was made anew after its summary would contradict it."""
+    rows = re.findall(r"^\| \[.*?\]\((\w+\.md)\) \| (.*?) \| (.*?) \| (.*?) \|$", page.read_text(), flags=re.MULTILINE)
+    assert len(rows) == 17
+    for name, claim, verdict, found in rows:
+        assert f"**{found} The paper's claim, that {claim}, {verdict} here.**" in (page.parent / name).read_text(), name

@@ -273,6 +273,8 @@ def test_examples_are_stepped_through_and_filtered(browser: Any, engine: LocalEn
         page.locator('input[value="all"]').check()
         page.locator("#example").select_option(index=2)
         assert page.locator("#prompt-text").inner_text() == "stayed right"
+        assert page.locator("#outcome").inner_text() == "both right"
+        assert "both wrong 0" in page.locator("#filters").inner_text()
 
 
 def test_graded_texts_that_stand_alone_are_told_apart(browser: Any, engine: LocalEngine, tmp_path: Path) -> None:
@@ -285,6 +287,7 @@ def test_graded_texts_that_stand_alone_are_told_apart(browser: Any, engine: Loca
         page.locator('input[value="wrong"]').check()
         assert page.locator("#prompt-text").inner_text() == "this is wrong"
         assert page.locator("#outcome").inner_text() == "wrong" and page.locator("#place").inner_text() == "1 of 1"
+        assert "both" not in page.locator("#filters").inner_text()
 
 
 def test_a_single_text_is_shown_alone(browser: Any, traces: list[LoopTrace], tmp_path: Path) -> None:

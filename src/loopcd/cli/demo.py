@@ -48,7 +48,8 @@ FINISHED = Case(
     "tiny-huginn",
     "steps",
     "a model trained to the end, on the problems that it was trained for",
-    "Its last loop has learned to override the early ones, so a contrast with them has nothing left to mend.",
+    "Its last loop has learned to override the early ones, so a contrast with them has little left to mend, and may just "
+    "as well disturb an answer that was right.",
 )
 
 

@@ -114,7 +114,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Greedy(Method):
-    """The expert's own distribution: what `generate` does without a method, also with early exit."""
+    """The expert's own distribution, as transformers' `generate` has it without `custom_generate`; also with early exit."""
 
     can_draft = True
 

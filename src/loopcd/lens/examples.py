@@ -49,6 +49,7 @@ class Example:
             "prompt": first.prompt,
             "gold": next((t.extra["gold"] for t in self.traces if isinstance(t.extra.get("gold"), str | int | float)), None),
             "outcome": self.outcome,
+            "texts": len(self.traces),
             "differs": any(not np.array_equal(first.token_ids, other.token_ids) for other in self.traces[1:]),
             "hard": max(int(hard_tokens(trace).sum()) for trace in self.traces),
         }
@@ -109,7 +110,7 @@ class Looked:
         scores = ", ".join(f"{type(method).__name__} {right}" for method, right in zip(methods, self.right, strict=True))
         return (
             f"Chosen because the texts differ: {self.differ} of the {self.done} problems of {task.name} that were looked at; "
-            "kept are the first of each kind (became right, became wrong, neither). "
+            f"kept are the first {EACH} of each kind (became right, became wrong, neither). "
             f"Right among all {self.done}: {scores}."
         )
 

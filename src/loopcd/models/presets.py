@@ -42,12 +42,11 @@ class Preset:
 
 
 def preset(model: LoopedModel, num_loops: int | None = None) -> Preset:
-    """The paper's fixed setting where it has one, else a quarter of the depth at strength 0.3.
+    """A quarter of the depth at strength 0.3; for Ouro strength 0.2, and loop 2 where it has four.
 
-    Huginn-0125 (32 loops): amateur 8, strength 0.3: a quarter of the depth.
-
-    Ouro-1.4B (4 loops): the paper fixes the amateur's index 1, with strength 0.2. Its authors' code counts Ouro's indices
-    from 0 in the list of loop outputs (and Huginn's from 1), so index 1 is two loops completed: amateur_loop=2.
+    Huginn-0125 (32 loops) and Ouro-1.4B (4 loops) so get the paper's fixed settings: 8 and 0.3; 2 and 0.2. The paper writes
+    Ouro's amateur as index 1. Its authors' code counts Ouro's indices from 0 in the list of loop outputs (and Huginn's from
+    1), so index 1 is two loops completed: amateur_loop=2.
     """
     return preset_for(model.config.model_type, num_loops or model.num_loops)
 

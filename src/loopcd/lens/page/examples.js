@@ -6,13 +6,17 @@ import { element, isolated, shown } from "./text.js";
 import { Trace } from "./trace.js";
 
 const OUTCOMES = { gained: "wrong → right", lost: "right → wrong", right: "right", wrong: "wrong" };
+const graded = (outcome, texts) => (texts > 1 && ["right", "wrong"].includes(outcome) ? `both ${outcome}` : OUTCOMES[outcome]);
 const FILTERS = {
   all: { title: "All", takes: () => true },
   gained: { title: "wrong → right", takes: (each) => each.outcome === "gained" },
   lost: { title: "right → wrong", takes: (each) => each.outcome === "lost" },
-  wrong: { title: "wrong", takes: (each) => each.outcome === "wrong" },
+  wrong: { title: "", takes: (each) => each.outcome === "wrong" }, // one text, or both: see `titled`
   differ: { title: "texts differ", takes: (each) => each.differs },
 };
+
+/** A filter's name; an example that is wrong has one text, or is wrong in both. */
+const titled = (each) => each.title || graded("wrong", Math.max(...state.examples.map(({ texts }) => texts ?? 1)));
 
 let filter = "all";
 let loading = 0; // counts requests, so that a late answer does not replace a newer one
@@ -52,7 +56,7 @@ function draw() {
         disabled: !count && name !== filter,
         onchange: () => choose(name),
       });
-      return element("label", {}, input, element("span", {}, each.title, element("small", {}, ` ${count}`)));
+      return element("label", {}, input, element("span", {}, titled(each), element("small", {}, ` ${count}`)));
     }),
   );
   at("example").replaceChildren(
@@ -70,7 +74,7 @@ function draw() {
 function drawOutcome() {
   const listed = state.examples.find((each) => each.id === state.example?.id);
   const outcome = listed?.outcome;
-  at("outcome").textContent = OUTCOMES[outcome] ?? "";
+  at("outcome").textContent = graded(outcome, listed?.texts) ?? "";
   at("outcome").className = `outcome ${outcome ?? ""}`;
 }
 
