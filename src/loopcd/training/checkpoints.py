@@ -24,7 +24,7 @@ from loopcd.tracing import writing
 from loopcd.training.optimisers import Optimisers
 
 
-@dataclass
+@dataclass(frozen=True)
 class Position:
     """How far a run is. `pool` and `batch` say where in the text; `equations` is the share the pool was made with."""
 
