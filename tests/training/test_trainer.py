@@ -27,8 +27,8 @@ PACE = Pace(log_every=1, measure_every=None, measured=2, save_every=1e9)
 SHORT = small_recipe("tiny-huginn", tokens=3000)
 
 
-def trainer_of(recipe: Recipe, out: Path, pace: Pace = PACE) -> Trainer:
-    return Trainer(recipe, TOKENIZER, out, pace, seed=0, compiled=False)
+def trainer_of(recipe: Recipe, out: Path, pace: Pace = PACE, seed: int = 0) -> Trainer:
+    return Trainer(recipe, TOKENIZER, out, pace, seed, compiled=False)
 
 
 def run(trainer: Trainer, resume: bool = False) -> Path:
@@ -167,6 +167,25 @@ def test_an_unfinished_run_is_not_overwritten(tmp_path: Path) -> None:
     run(trainer_of(recipe, tmp_path))
     with pytest.raises(ValueError, match="holds a run already"):
         run(trainer_of(recipe, tmp_path))
+
+
+def test_a_run_is_resumed_with_its_own_settings_only(tmp_path: Path) -> None:
+    recipe = small_recipe("tiny-huginn", tokens=600)
+    begun = trainer_of(recipe, tmp_path)
+    run(begun)
+    had = begun.folder.run_file.read_text()
+    slower = replace(recipe, optimiser=replace(recipe.optimiser, peak_rate=0.001))
+    for other, said in (
+        (trainer_of(recipe, tmp_path, seed=7), r"seed 7: the run in .* has 0"),
+        (trainer_of(recipe, tmp_path, replace(PACE, minutes=5)), r"minutes 5: the run in .* has None"),
+        (trainer_of(replace(recipe, tokens=900), tmp_path), r"recipe\.tokens 900: the run in .* has 600"),
+        (trainer_of(slower, tmp_path), r"recipe\.optimiser\.peak_rate 0\.001: the run in .* has 0\.003"),
+        (trainer_of(small_recipe("tiny-ouro"), tmp_path), "recipe.name 'tiny-ouro': the run in .* has 'tiny-huginn'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            run(other, resume=True)
+    assert begun.folder.run_file.read_text() == had
+    run(trainer_of(replace(recipe, description="the same in other words"), tmp_path), resume=True)
 
 
 def test_minutes_end_a_run_early(tmp_path: Path) -> None:

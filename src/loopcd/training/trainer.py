@@ -68,12 +68,14 @@ class Trainer:
     def run(self, resume: bool, display: Display) -> Path:
         """Train to the end, from the saved state if `resume` and there is one. Gives the folder of the model."""
         self.folder.path.mkdir(parents=True, exist_ok=True)
+        record = {"seed": self.seed, "minutes": self.pace.minutes, "recipe": self.recipe.record()}
         if resume and self.folder.state_file.exists():
+            self.folder.check_run(record)
             self.position = self.folder.load_state(self.model, self.optimisers)
             display.say(f"continuing at {self.position.tokens:,} tokens")
         elif self.folder.state_file.exists():
             raise ValueError(f"out {self.folder.path} holds a run already: resume it, or choose another folder")
-        self.folder.write_run({"recipe": self.recipe.record(), "seed": self.seed, "minutes": self.pace.minutes})
+        self.folder.write_run(record)
         self.model.train()
         try:
             self._train(display)
