@@ -246,6 +246,26 @@ def test_who_goes_away_frees_the_model(ask: Client) -> None:
     assert events[-1] == {"event": "done"}
 
 
+def test_who_does_not_read_does_not_keep_the_model_from_others(ask: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = Event()
+
+    def much(*_: Any) -> Iterator[dict[str, Any]]:
+        try:
+            while True:
+                yield {"event": "token", "trace": "x" * 1_000_000}
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(server, "PATIENCE", 0.2)
+    connection = http.client.HTTPConnection(ask.host, timeout=60)
+    with monkeypatch.context() as patched:
+        patched.setattr(server, "live_events", much)
+        connection.request("POST", "/api/generate", json.dumps(asked()), {"X-Lens-Token": ask.token})
+        assert ended.wait(20)
+    assert ask("/api/generate", asked(length=2))[1][-1] == {"event": "done"}
+    connection.close()
+
+
 def endless(*_: Any, interrupt: Any = None, **__: Any) -> Any:
     """Stands for a method that thinks for hours before its first token."""
     WORKING.set()
