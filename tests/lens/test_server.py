@@ -186,6 +186,14 @@ def test_a_bad_request_gets_a_reason(ask: Client, body: Any, said: str) -> None:
     assert ask("/api/generate", asked(length=1))[1][-1] == {"event": "done"}  # and the next one is answered
 
 
+def test_the_length_that_the_page_begins_with_is_allowed(viewer: Viewer) -> None:
+    long = replace(viewer, max_new_tokens=700)
+    assert long.page_data()["served"]["longest"] == 700
+    long.generate(asked(length=700), lambda: None)
+    with pytest.raises(ValueError, match="701 tokens: a whole number from 1 to 700"):
+        long.generate(asked(length=701), lambda: None)
+
+
 def test_unknown_paths_are_not_found(ask: Client) -> None:
     assert ask("/api/examples/none")[0] == 404
     assert ask("/api/nothing")[0] == 404

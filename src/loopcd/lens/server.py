@@ -31,7 +31,7 @@ from loopcd.lens.page import write_page
 from loopcd.tracing import read_traces
 
 HOST = "127.0.0.1"
-LONGEST = 600  # tokens of a live text
+LONGEST = 600  # tokens of a live text, unless the viewer was started with more
 PATIENCE = 30.0  # seconds for which a reader may take nothing
 LARGEST_UNPACKED = 8 * LARGEST_FILE
 
@@ -53,6 +53,10 @@ class Viewer:
     files: Iterator[int] = field(default_factory=lambda: count(1))
     ending: Event = field(default_factory=Event)  # set when the server is to end: all work stops
 
+    @property
+    def longest(self) -> int:
+        return max(LONGEST, self.max_new_tokens)
+
     def page_data(self) -> dict[str, Any]:
         return {
             "title": f"{self.engine.name}, {self.engine.num_loops or self.engine.model.num_loops} loops",
@@ -63,6 +67,7 @@ class Viewer:
                 "chosen": self.given,
                 "searchable": self.task is not None,
                 "max_new_tokens": self.max_new_tokens,
+                "longest": self.longest,
                 "examples": [example.summary() for example in self.examples],
             },
         }
@@ -79,8 +84,8 @@ class Viewer:
             raise ValueError("the prompt is empty: at least one token")
         elif self.chat:
             prompt = said(prompt)
-        if type(length) is not int or not 1 <= length <= LONGEST:
-            raise ValueError(f"{length} tokens: a whole number from 1 to {LONGEST}")
+        if type(length) is not int or not 1 <= length <= self.longest:
+            raise ValueError(f"{length} tokens: a whole number from 1 to {self.longest}")
         stop = self.task.stop if self.task else ()
         return live_events(self.engine, prompt, self.methods(asked), length, stop, interrupt)
 
