@@ -85,6 +85,8 @@ def test_without_arguments_differing_problems_of_the_built_in_task_are_exported(
         (["--export", "{out}", "{broken}"], 1, "not a file of traces"),
         (["--export", "{out}", "{broken}", "and a prompt"], 2, "not both"),
         (["--limit", "0"], 2, "--limit 0"),
+        (["--export", "{out}", "--problems", "0"], 2, "--problems 0: a whole number of at least 1"),
+        (["--export", "{out}", "--max-new-tokens", "0", "hi"], 2, "--max-new-tokens 0: a whole number of at least 1"),
         (["--json"], 2, "--export"),
         (["one prompt", "another"], 2, "one prompt"),
         (["--port", "99999"], 2, "--port"),

@@ -110,6 +110,12 @@ def test_a_prompt_on_the_command_line_runs_at_once(browser: Any, engine: LocalEn
         assert page.evaluate("[lens.state.left.length, lens.state.right.length]") == [4, 4]
 
 
+def test_a_length_of_the_command_line_can_be_run(browser: Any, engine: LocalEngine) -> None:
+    with serving(Viewer(engine, max_new_tokens=700)) as address, open_page(browser, address, "#run") as page:
+        assert page.locator("#max-tokens").input_value() == "700"
+        assert page.evaluate("document.getElementById('max-tokens').validity.valid")
+
+
 def test_traces_of_the_command_line_are_there_at_once(browser: Any, engine: LocalEngine) -> None:
     examples, _ = examples_of(trace for prompt in MADE for trace in paired_traces(engine, prompt, 5))
     with serving(Viewer(engine, examples=examples)) as address, open_page(browser, address) as page:

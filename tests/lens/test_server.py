@@ -186,6 +186,14 @@ def test_a_bad_request_gets_a_reason(ask: Client, body: Any, said: str) -> None:
     assert ask("/api/generate", asked(length=1))[1][-1] == {"event": "done"}  # and the next one is answered
 
 
+def test_the_length_that_the_page_begins_with_is_allowed(viewer: Viewer) -> None:
+    long = replace(viewer, max_new_tokens=700)
+    assert long.page_data()["served"]["longest"] == 700
+    long.generate(asked(length=700), lambda: None)
+    with pytest.raises(ValueError, match="701 tokens: a whole number from 1 to 700"):
+        long.generate(asked(length=701), lambda: None)
+
+
 def test_unknown_paths_are_not_found(ask: Client) -> None:
     assert ask("/api/examples/none")[0] == 404
     assert ask("/api/nothing")[0] == 404
@@ -244,6 +252,26 @@ def test_who_goes_away_frees_the_model(ask: Client) -> None:
     connection.close()
     _, events = ask("/api/generate", asked(length=2))
     assert events[-1] == {"event": "done"}
+
+
+def test_who_does_not_read_does_not_keep_the_model_from_others(ask: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = Event()
+
+    def much(*_: Any) -> Iterator[dict[str, Any]]:
+        try:
+            while True:
+                yield {"event": "token", "trace": "x" * 1_000_000}
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(server, "PATIENCE", 0.2)
+    connection = http.client.HTTPConnection(ask.host, timeout=60)
+    with monkeypatch.context() as patched:
+        patched.setattr(server, "live_events", much)
+        connection.request("POST", "/api/generate", json.dumps(asked()), {"X-Lens-Token": ask.token})
+        assert ended.wait(20)
+    assert ask("/api/generate", asked(length=2))[1][-1] == {"event": "done"}
+    connection.close()
 
 
 def endless(*_: Any, interrupt: Any = None, **__: Any) -> Any:

@@ -53,6 +53,13 @@ def test_nothing_but_a_plain_file_is_opened(tmp_path: Path, way: str) -> None:
             WAYS[way](place)
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_in_a_folder_that_there_is_not_the_given_path_is_named(tmp_path: Path, way: str) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        WAYS[way](tmp_path / "nowhere" / "page.html")
+    assert caught.value.filename == str(tmp_path / "nowhere" / "page.html")
+
+
 def test_a_link_in_place_of_the_partial_file_is_removed_not_followed(tmp_path: Path, victim: Path) -> None:
     (tmp_path / ".page.html.partial").symlink_to(victim)
     write_whole(tmp_path / "page.html", "whole")

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import count
+from math import inf, nan
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
-from loopcd.training import train
+from loopcd.training import objectives, train
+from loopcd.training import trainer as trainer_module
+from loopcd.training.checkpoints import RunFolder
 from loopcd.training.recipes import Recipe, recipe_named
 from loopcd.training.trainer import Display, Pace, Trainer
 from training.small import TOKENIZER, small_recipe
 
 PACE = Pace(log_every=1, measure_every=None, measured=2, save_every=1e9)
+SHORT = small_recipe("tiny-huginn", tokens=3000)
 
 
-def trainer_of(recipe: Recipe, out: Path, pace: Pace = PACE) -> Trainer:
-    return Trainer(recipe, TOKENIZER, out, pace, seed=0, compiled=False)
+def trainer_of(recipe: Recipe, out: Path, pace: Pace = PACE, seed: int = 0) -> Trainer:
+    return Trainer(recipe, TOKENIZER, out, pace, seed, compiled=False)
 
 
 def run(trainer: Trainer, resume: bool = False) -> Path:
@@ -40,32 +50,116 @@ def test_the_loss_falls_and_the_model_is_saved(name: str, tmp_path: Path) -> Non
     assert any("accuracy" in record for record in trainer.folder.read_log())
 
 
-class Killed(Exception):
-    pass
+@pytest.fixture(scope="module", autouse=True)
+def small_pools() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("loopcd.training.rows.POOL", 32)  # a few batches: a run goes through several
+        yield
 
 
-def test_a_killed_run_continues_to_the_same_weights(tmp_path: Path) -> None:
-    recipe = small_recipe("tiny-huginn", tokens=3000)
-    whole = run(trainer_of(recipe, tmp_path / "whole"))
-    interrupted = trainer_of(recipe, tmp_path / "cut")
-    step, interrupted_step = interrupted._step, 0
+@pytest.fixture(scope="module")
+def whole(small_pools: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model of a run that nothing stopped."""
+    return run(trainer_of(SHORT, tmp_path_factory.mktemp("whole")))
 
-    def dying_step(batch: object) -> None:
-        nonlocal interrupted_step
-        interrupted_step += 1
-        if interrupted_step == 3:
-            # The batch was given out but not trained on: it must come again.
-            interrupted.position.batch -= 1
-            raise Killed
-        step(batch)  # pyright: ignore[reportArgumentType]
 
-    interrupted._step = dying_step
-    with pytest.raises(Killed):
-        run(interrupted)
-    continued = run(trainer_of(recipe, tmp_path / "cut"), resume=True)
-    one, other = load_file(whole / "model.safetensors"), load_file(continued / "model.safetensors")
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[key], other[key]) for key in one)
+def assert_same_weights(one: Path, other: Path) -> None:
+    weights, others = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
+    assert weights.keys() == others.keys()
+    assert all(torch.equal(weights[key], others[key]) for key in weights)
+
+
+def before_call(number: int, owner: Any, name: str, happening: Callable[[], Any], patch: pytest.MonkeyPatch) -> None:
+    """Let something happen at the beginning of a function's call with this number."""
+    function, calls = getattr(owner, name), count(1)
+
+    def called(*arguments: Any, **options: Any) -> Any:
+        if next(calls) == number:
+            happening()
+        return function(*arguments, **options)
+
+    patch.setattr(owner, name, called)
+
+
+def interrupt() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def saved_step(trainer: Trainer) -> int:
+    return torch.load(trainer.folder.state_file, weights_only=True)["position"]["step"]
+
+
+@pytest.mark.parametrize(
+    ("call", "owner", "name"),
+    [
+        (2, trainer_module, "pool_of_batches"),
+        (3, objectives, "weighted_mean"),
+        (3, torch.optim.AdamW, "step"),  # Muon has stepped
+        (3, trainer_module, "replace"),  # the weights are new, the position is not
+        (3, Trainer, "_log"),
+        (1, RunFolder, "save_model"),  # of a snapshot
+        (1, RunFolder, "save_state"),  # of the end
+        (1, Trainer, "_measure"),
+    ],
+)
+def test_a_run_interrupted_at_any_moment_continues_to_the_same_weights(
+    call: int, owner: Any, name: str, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pace = replace(PACE, snapshots=(1000,))
+    interrupted = trainer_of(SHORT, tmp_path / "cut", pace)
+    with monkeypatch.context() as patch:
+        before_call(call, owner, name, interrupt, patch)
+        with pytest.raises(KeyboardInterrupt):
+            run(interrupted)
+    assert saved_step(interrupted) == interrupted.position.step > 0
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert_same_weights(whole, run(trainer_of(SHORT, tmp_path / "cut", pace), resume=True))
+    assert interrupted.folder.snapshot_at(1000).exists()
+
+
+def test_half_an_update_is_not_saved(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> None:
+        raise MemoryError
+
+    broken = trainer_of(SHORT, tmp_path / "cut", replace(PACE, save_every=0))
+    with monkeypatch.context() as patch:
+        before_call(3, torch.optim.AdamW, "step", full, patch)
+        with pytest.raises(MemoryError):
+            run(broken)
+    assert saved_step(broken) == 2
+    assert_same_weights(whole, run(trainer_of(SHORT, tmp_path / "cut"), resume=True))
+
+
+def test_outside_of_the_main_thread_there_is_nothing_to_hold(whole: Path, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as other:
+        assert_same_weights(whole, other.submit(run, trainer_of(SHORT, tmp_path / "other")).result())
+
+
+def infinite_gradients(loss: Tensor) -> Tensor:
+    loss.register_hook(lambda gradient: gradient * inf)
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [(lambda loss: loss * nan, "loss is nan at step 3"), (infinite_gradients, "norm of the gradients is nan at step 3")],
+)
+def test_what_is_not_finite_leaves_the_last_good_state(
+    spoil: Callable[[Tensor], Tensor], said: str, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objective, calls = objectives.RecurrentDepth.__call__, count(1)
+
+    def spoilt(*arguments: Any) -> Tensor:
+        loss = objective(*arguments)
+        return spoil(loss) if next(calls) == 3 else loss
+
+    trainer = trainer_of(SHORT, tmp_path / "cut")
+    with monkeypatch.context() as patch:
+        patch.setattr(objectives.RecurrentDepth, "__call__", spoilt)
+        with pytest.raises(RuntimeError, match=said):
+            run(trainer)
+    assert saved_step(trainer) == 2
+    assert_same_weights(whole, run(trainer_of(SHORT, tmp_path / "cut"), resume=True))
 
 
 def test_an_unfinished_run_is_not_overwritten(tmp_path: Path) -> None:
@@ -73,6 +167,25 @@ def test_an_unfinished_run_is_not_overwritten(tmp_path: Path) -> None:
     run(trainer_of(recipe, tmp_path))
     with pytest.raises(ValueError, match="holds a run already"):
         run(trainer_of(recipe, tmp_path))
+
+
+def test_a_run_is_resumed_with_its_own_settings_only(tmp_path: Path) -> None:
+    recipe = small_recipe("tiny-huginn", tokens=600)
+    begun = trainer_of(recipe, tmp_path)
+    run(begun)
+    had = begun.folder.run_file.read_text()
+    slower = replace(recipe, optimiser=replace(recipe.optimiser, peak_rate=0.001))
+    for other, said in (
+        (trainer_of(recipe, tmp_path, seed=7), r"seed 7: the run in .* has 0"),
+        (trainer_of(recipe, tmp_path, replace(PACE, minutes=5)), r"minutes 5: the run in .* has None"),
+        (trainer_of(replace(recipe, tokens=900), tmp_path), r"recipe\.tokens 900: the run in .* has 600"),
+        (trainer_of(slower, tmp_path), r"recipe\.optimiser\.peak_rate 0\.001: the run in .* has 0\.003"),
+        (trainer_of(small_recipe("tiny-ouro"), tmp_path), "recipe.name 'tiny-ouro': the run in .* has 'tiny-huginn'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            run(other, resume=True)
+    assert begun.folder.run_file.read_text() == had
+    run(trainer_of(replace(recipe, description="the same in other words"), tmp_path), resume=True)
 
 
 def test_minutes_end_a_run_early(tmp_path: Path) -> None:

@@ -39,8 +39,9 @@ def lens(sources: tuple[str, ...], target: Path | None, port: int, no_browser: b
     loopcd lens a.npz b.npz            open traces (loopcd generate --trace, loopcd reproduce)
     loopcd lens --export report.html   any of these as one file that opens from disk
     """
-    if options["limit"] < 1:
-        raise click.UsageError(f"--limit {options['limit']}: a whole number of at least 1")
+    for name in ("limit", "problems", "max_new_tokens"):
+        if options[name] is not None and options[name] < 1:
+            raise click.UsageError(f"--{name.replace('_', '-')} {options[name]}: a whole number of at least 1")
     if as_json and target is None:
         raise click.UsageError("--json goes with --export")
     check_task(options["task"])

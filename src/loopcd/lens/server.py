@@ -4,8 +4,8 @@ import json
 import secrets
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import closing
+from collections.abc import AsyncGenerator, Callable, Iterator, MutableMapping
+from contextlib import aclosing, closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -13,7 +13,7 @@ from threading import Event, Lock
 from types import FrameType
 from typing import Any
 
-from anyio import CancelScope, Semaphore, to_thread
+from anyio import CancelScope, Semaphore, fail_after, to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
@@ -25,13 +25,14 @@ from loopcd.evaluation.engine import LocalEngine
 from loopcd.evaluation.task import Task
 from loopcd.lens import form
 from loopcd.lens.examples import Example, read_examples, search
-from loopcd.lens.guard import LARGEST_FILE, Guard, TooLarge
+from loopcd.lens.guard import LARGEST_FILE, Guard, Send, TooLarge
 from loopcd.lens.live import Events, Interrupt, live_events
 from loopcd.lens.page import write_page
 from loopcd.tracing import read_traces
 
 HOST = "127.0.0.1"
-LONGEST = 600  # tokens of a live text
+LONGEST = 600  # tokens of a live text, unless the viewer was started with more
+PATIENCE = 30.0  # seconds for which a reader may take nothing
 LARGEST_UNPACKED = 8 * LARGEST_FILE
 
 
@@ -52,6 +53,10 @@ class Viewer:
     files: Iterator[int] = field(default_factory=lambda: count(1))
     ending: Event = field(default_factory=Event)  # set when the server is to end: all work stops
 
+    @property
+    def longest(self) -> int:
+        return max(LONGEST, self.max_new_tokens)
+
     def page_data(self) -> dict[str, Any]:
         return {
             "title": f"{self.engine.name}, {self.engine.num_loops or self.engine.model.num_loops} loops",
@@ -62,6 +67,7 @@ class Viewer:
                 "chosen": self.given,
                 "searchable": self.task is not None,
                 "max_new_tokens": self.max_new_tokens,
+                "longest": self.longest,
                 "examples": [example.summary() for example in self.examples],
             },
         }
@@ -78,8 +84,8 @@ class Viewer:
             raise ValueError("the prompt is empty: at least one token")
         elif self.chat:
             prompt = said(prompt)
-        if type(length) is not int or not 1 <= length <= LONGEST:
-            raise ValueError(f"{length} tokens: a whole number from 1 to {LONGEST}")
+        if type(length) is not int or not 1 <= length <= self.longest:
+            raise ValueError(f"{length} tokens: a whole number from 1 to {self.longest}")
         stop = self.task.stop if self.task else ()
         return live_events(self.engine, prompt, self.methods(asked), length, stop, interrupt)
 
@@ -151,6 +157,23 @@ class Work:
             self.events.close()
 
 
+class LineStream(StreamingResponse):
+    """Lines as they are made. A reader who takes none for long gets no more: others wait for the model."""
+
+    def __init__(self, lines: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(lines, media_type="application/x-ndjson")
+        self.lines = lines
+
+    async def stream_response(self, send: Send) -> None:
+        async def sent(message: MutableMapping[str, Any]) -> None:
+            with fail_after(PATIENCE):
+                await send(message)
+
+        async with aclosing(self.lines):
+            with suppress(TimeoutError):
+                await super().stream_response(sent)
+
+
 def _stop_if(*ends: Event) -> None:
     if any(end.is_set() for end in ends):
         raise Stopped
@@ -179,11 +202,11 @@ def application(viewer: Viewer, port: int, token: str) -> Guard:
                 raise ValueError("the request is not an object")
             gone = Event()
             work = Work(make(asked, lambda: _stop_if(gone, viewer.ending)), (gone, viewer.ending))
-            return StreamingResponse(lines(work, gone), media_type="application/x-ndjson")
+            return LineStream(lines(work, gone))
 
         return answer
 
-    async def lines(work: Work, gone: Event) -> AsyncIterator[bytes]:
+    async def lines(work: Work, gone: Event) -> AsyncGenerator[bytes, None]:
         async with free:  # a reader who starts something new has stopped what ran before
             try:
                 while (event := await to_thread.run_sync(work.next, abandon_on_cancel=True)) is not None:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from reprlib import repr as shortened
 from typing import Any
 
 import torch
@@ -24,7 +26,7 @@ from loopcd.tracing import writing
 from loopcd.training.optimisers import Optimisers
 
 
-@dataclass
+@dataclass(frozen=True)
 class Position:
     """How far a run is. `pool` and `batch` say where in the text; `equations` is the share the pool was made with."""
 
@@ -73,6 +75,12 @@ class RunFolder:
     def read_run(self) -> dict[str, Any]:
         return read_record(self.run_file)
 
+    def check_run(self, record: dict[str, Any]) -> None:
+        """Refuse to go on with other settings than the run has: it would be neither the one run nor the other."""
+        for name, value, had in _differences(json.loads(json.dumps(record, default=str)), self.read_run()):
+            told = f"the run in {self.path} has {shortened(had)}"
+            raise ValueError(f"{name} {value!r}: {told}; resume it with that, or choose another folder")
+
     def save_model(self, model: LoopedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
         """Save both into `folder`, which is one of the run's."""
         with writing.filling(folder, self.path) as made:
@@ -91,6 +99,17 @@ def read_records(file: Path) -> list[dict[str, Any]]:
     """The JSON objects of a file's lines; none where there is no file."""
     lines = file.read_text().splitlines() if file.exists() else []
     return [_record(line, f"{file}, line {number}") for number, line in enumerate(lines, start=1)]
+
+
+def _differences(record: dict[str, Any], has: Any, inside: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """What is set otherwise: its way down the record, as recipe.optimiser.clip, its value, and the other that `has` holds."""
+    for name, value in record.items():
+        if name in ("description", "transformers_version") or not isinstance(has, dict) or name not in has:
+            continue
+        if isinstance(value, dict):
+            yield from _differences(value, has[name], f"{inside}{name}.")
+        elif has[name] != value:
+            yield inside + name, value, has[name]
 
 
 def _record(text: str, place: str) -> dict[str, Any]:

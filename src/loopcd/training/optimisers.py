@@ -78,8 +78,11 @@ class Optimisers:
             "adamw": torch.optim.AdamW(outer, lr=rate, weight_decay=decay, betas=settings.betas),
         }
 
+    def clip(self) -> Tensor:
+        """Shorten the gradients to at most `clip`; the norm that they had."""
+        return torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.clip)
+
     def step(self, rate: float) -> None:
-        torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.clip)
         for optimiser in self.both.values():
             for group in optimiser.param_groups:
                 group["lr"] = rate

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import copy
+import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from threading import current_thread, main_thread
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from loopcd.evaluation.tasks import steps
@@ -58,22 +62,25 @@ class Trainer:
             compile_layers(self.model)
         self.optimisers = Optimisers(self.model, recipe.optimiser)
         self.position = Position(equations=recipe.text.equations_early)
+        self.whole = True  # weights and position belong together; not so in the midst of an update
         self.recent: list[float] = []
 
     def run(self, resume: bool, display: Display) -> Path:
         """Train to the end, from the saved state if `resume` and there is one. Gives the folder of the model."""
         self.folder.path.mkdir(parents=True, exist_ok=True)
+        record = {"seed": self.seed, "minutes": self.pace.minutes, "recipe": self.recipe.record()}
         if resume and self.folder.state_file.exists():
+            self.folder.check_run(record)
             self.position = self.folder.load_state(self.model, self.optimisers)
             display.say(f"continuing at {self.position.tokens:,} tokens")
         elif self.folder.state_file.exists():
             raise ValueError(f"out {self.folder.path} holds a run already: resume it, or choose another folder")
-        self.folder.write_run({"recipe": self.recipe.record(), "seed": self.seed, "minutes": self.pace.minutes})
+        self.folder.write_run(record)
         self.model.train()
         try:
             self._train(display)
         finally:
-            self.folder.save_state(self.model, self.optimisers, self.position)
+            self._save_state()
         self._measure(display)
         return self._save_model(self.folder.model)
 
@@ -86,14 +93,9 @@ class Trainer:
 
     def _train(self, display: Display) -> None:
         saved = measured = self.position.seconds
-        for batch in self._batches():
-            started = time.monotonic()
-            before = self.position.tokens
-            self._step(batch)
-            self.position.seconds += time.monotonic() - started
-            for tokens in self.pace.snapshots:
-                if before < tokens <= self.position.tokens:
-                    self._save_model(self.folder.snapshot_at(tokens))
+        batches = self._batches()
+        while self.progress < 1.0:
+            self._step(next(batches))
             if self.position.step % self.pace.log_every == 0:
                 self._log(display)
             if self.pace.measure_every and self.position.seconds - measured > self.pace.measure_every:
@@ -101,31 +103,38 @@ class Trainer:
                 self._measure(display)
             if self.position.seconds - saved > self.pace.save_every:
                 saved = self.position.seconds
-                self.folder.save_state(self.model, self.optimisers, self.position)
-            if self.progress >= 1.0:
-                return
+                self._save_state()
 
     def _batches(self) -> Iterator[TextBatch]:
-        """The text from the present position on; the position is that of the batch after the one given out."""
-        position, text = self.position, self.recipe.text
+        """The text from the present position on, which a step moves by a batch."""
+        text = self.recipe.text
         while True:
-            batches = pool_of_batches(self.rows, position.pool, position.equations)
-            while position.batch < len(batches):
-                position.batch += 1
-                yield batches[position.batch - 1]
-            position.pool, position.batch = position.pool + 1, 0
-            position.equations = text.equations_early if self.progress < 0.5 else text.equations_late
+            batches = pool_of_batches(self.rows, self.position.pool, self.position.equations)
+            while self.position.batch < len(batches):
+                yield batches[self.position.batch]
+            equations = text.equations_early if self.progress < 0.5 else text.equations_late
+            self.position = replace(self.position, pool=self.position.pool + 1, batch=0, equations=equations)
 
     def _step(self, batch: TextBatch) -> None:
-        random = Random(f"step/{self.seed}/{self.position.step}")
-        loss = self.recipe.objective(self.model, batch, random)
+        started, at = time.monotonic(), self.position
+        loss = self.recipe.objective(self.model, batch, Random(f"step/{self.seed}/{at.step}"))
+        self._check_finite(loss, "loss")
         loss.backward()
-        self.optimisers.step(rate_at(self.progress, self.recipe.optimiser))
-        self.position.step += 1
-        self.position.tokens += batch.tokens.numel()
+        self._check_finite(self.optimisers.clip(), "norm of the gradients")
+        with uninterrupted():
+            self.whole = False
+            self.optimisers.step(rate_at(self.progress, self.recipe.optimiser))
+            done = {"step": at.step + 1, "batch": at.batch + 1, "tokens": at.tokens + batch.tokens.numel()}
+            self.position = replace(at, **done, seconds=at.seconds + time.monotonic() - started)
+            self.whole = True
+            for tokens in self.pace.snapshots:
+                if at.tokens < tokens <= self.position.tokens:
+                    self._save_model(self.folder.snapshot_at(tokens))
         self.recent.append(loss.item())
-        if not torch.isfinite(loss):
-            raise RuntimeError(f"the loss is {loss.item()} at step {self.position.step}: lower the peak rate")
+
+    def _check_finite(self, value: Tensor, what: str) -> None:
+        if not torch.isfinite(value):
+            raise RuntimeError(f"the {what} is {value.item()} at step {self.position.step + 1}: lower the peak rate")
 
     def _log(self, display: Display) -> None:
         loss = sum(self.recent) / len(self.recent)
@@ -145,6 +154,11 @@ class Trainer:
         told = " ".join(f"{loop}:{100 * share:.1f}" for loop, share in accuracy.items())
         display.say(f"{self.position.tokens:,} tokens, accuracy by loop (tuning, {len(problems)}) {told}")
 
+    def _save_state(self) -> None:
+        if self.whole:
+            with uninterrupted():
+                self.folder.save_state(self.model, self.optimisers, self.position)
+
     def _save_model(self, folder: Path) -> Path:
         self.folder.save_model(self._synchronised(), self.tokenizer, folder)
         return folder
@@ -160,6 +174,23 @@ def compile_layers(model: LoopedModel) -> None:
     for module in model.modules():
         if type(module).__name__ in names:
             module.compile(dynamic=False)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """An interrupt waits for the end of what is done inside."""
+    before = signal.getsignal(signal.SIGINT) if current_thread() is main_thread() else None
+    if before is None:  # no interrupt comes to another thread, and a handler that is not Python's cannot be put back
+        yield
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 class Display(Progress):

@@ -14,6 +14,7 @@ let made = 0; // texts made here
 export function startLive(served) {
   at("run").hidden = false;
   at("run-prompt").value = served.prompt || served.suggestion || "";
+  at("max-tokens").max = String(served.longest);
   at("max-tokens").value = String(served.max_new_tokens);
   drawMethods(served.methods, served.chosen);
   at("run").addEventListener("submit", (event) => {
