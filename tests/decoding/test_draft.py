@@ -346,3 +346,77 @@ def test_a_row_that_ended_holds_no_more_than_its_text(own_model, seed):
     )
     shortest = min(row.index(int(second)) if second in row else len(row) for row in ended.sequences[:, 6:].tolist())
     assert ended.past_key_values.length <= 6 + shortest
+
+
+class Ends:
+    """A streamer that ends the generation after so many tokens, as a closed connection does."""
+
+    def __init__(self, after: int) -> None:
+        self.after, self.got = after, list[int]()
+
+    def put(self, value: torch.Tensor) -> None:
+        self.got += value.tolist() if value.ndim == 1 else []
+        if len(self.got) == self.after:
+            raise InterruptedError
+
+    def end(self) -> None: ...
+
+
+@pytest.mark.parametrize("wave", [False, True])
+@pytest.mark.parametrize("after", [1, 2, 3, 6])
+def test_whoever_stops_in_the_middle_finds_no_drafts_in_the_cache(model, wave, after):
+    ids = torch.randint(0, 250, (1, 6), generator=torch.Generator().manual_seed(0))
+    draft = loopcd.SelfDraft(1, fallback=False, wave=True) if wave else loopcd.SelfDraft(model.num_loops - 1, 4, fallback=False)
+    cache, streamer = model.new_cache(), Ends(after)
+    with pytest.raises(InterruptedError) as kept:  # the traceback holds on to what was under way
+        run(model, ids, loopcd.Greedy(draft=draft), past_key_values=cache, streamer=streamer)
+    assert kept is not None and cache.length == ids.shape[1] + after - 1
+    text = torch.cat([ids, torch.tensor([streamer.got])], dim=1)
+    went_on = run(model, text, loopcd.Greedy(), past_key_values=cache, count=4).sequences
+    assert torch.equal(went_on, run(model, text, loopcd.Greedy(), count=4).sequences)
+
+
+def test_a_cache_goes_on_by_itself_after_a_wave(model):
+    ids = torch.randint(0, 250, (1, 6), generator=torch.Generator().manual_seed(0))
+    cache = model.new_cache()
+    text = run(model, ids, loopcd.Greedy(draft=loopcd.SelfDraft(1, wave=True)), past_key_values=cache, count=5).sequences
+    cache.batch_repeat_interleave(2)
+    both = run(model, text.repeat(2, 1), loopcd.Greedy(), past_key_values=cache, count=4).sequences
+    assert torch.equal(both[:1], run(model, text, loopcd.Greedy(), count=4).sequences) and torch.equal(both[0], both[1])
+
+
+def test_what_a_batched_draft_left_unread_is_read_by_its_own_settings():
+    model = sharp(MAKERS["huginn"]())
+    ids = torch.randint(0, 250, (3, 6), generator=torch.Generator().manual_seed(2))
+    more, found = ids.flip(1), list[torch.Tensor]()
+    for draft in (None, loopcd.SelfDraft(2, 4, fallback=False)):
+        first = run(model, ids, loopcd.Greedy(draft=draft), count=9, init_seed=7)
+        cache = first.past_key_values
+        assert draft is None or cache.behind > 0
+        text = torch.cat([first.sequences, more], dim=1)
+        method = loopcd.Greedy(exit=loopcd.EarlyExit(0.9, 1))
+        found.append(run(model, text, method, past_key_values=cache, count=1, output_logits=True).logits[0])
+    assert torch.allclose(*found, atol=1e-4)
+
+
+def test_logits_are_told_as_the_model_said_them(model):
+    ids = torch.randint(0, 250, (1, 6), generator=torch.Generator().manual_seed(0))
+    options = {"count": 6, "output_logits": True, "suppress_tokens": [3, 4]}
+    method = loopcd.Greedy(draft=loopcd.SelfDraft(1, 3, fallback=False))
+    plain, drafted = (torch.stack(run(model, ids, each, **options).logits) for each in (loopcd.Greedy(), method))
+    assert drafted.isfinite().all() and torch.allclose(plain, drafted, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prefix_allowed_tokens_fn": lambda row, _: [10 + row]},
+        {"guidance_scale": 1.5},
+        {"encoder_no_repeat_ngram_size": 2},
+        {"encoder_repetition_penalty": 1.5},
+    ],
+)
+def test_processors_that_must_see_all_rows_are_refused(own_model, options):
+    ids = torch.randint(0, 250, (3, 6), generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match="has to see all rows token by token: leave the draft out"):
+        run(own_model, ids, loopcd.Greedy(draft=loopcd.SelfDraft(1, 3)), **options)

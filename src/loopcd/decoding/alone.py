@@ -7,6 +7,7 @@ from loopcd.decoding.draft import SelfDraft
 from loopcd.decoding.flight import Row
 from loopcd.decoding.loop import Job, Step
 from loopcd.decoding.ticks import Ticks
+from loopcd.models.places import unseated
 from loopcd.models.stages import checked_loops
 
 if TYPE_CHECKING:
@@ -35,13 +36,19 @@ def wave_steps(method: "Method", job: Job) -> Iterator[Step]:
     ticks, row = Ticks(job.model, 1, job.num_loops), Row(method, job)
     ticks.add(row)
     given = read = 0  # tokens, and the ticks that the prompt took
-    while ticks.busy:
-        ticks.step()
-        if row.error is not None:
-            raise row.error
-        assert row.wave is not None
-        read = ticks.ticks if not row.tokens else read
-        row.wave.report.ticks = ticks.ticks - read
-        for at in range(given, len(row.tokens)):
-            yield row.step(at)
-        given = len(row.tokens)
+    held = 0 if job.cache is None else job.cache.length
+    try:
+        while ticks.busy:
+            ticks.step()
+            if row.error is not None:
+                raise row.error
+            assert row.wave is not None
+            read = ticks.ticks if not row.tokens else read
+            row.wave.report.ticks = ticks.ticks - read
+            while given < len(row.tokens):
+                given, held = given + 1, job.input_ids.shape[1] + given
+                yield row.step(given - 1)
+    finally:
+        if job.cache is not None:  # somebody may go on from it: from what was read of the tokens that were given
+            job.cache.crop(min(held - job.cache.length, 0))
+            unseated(job.cache)

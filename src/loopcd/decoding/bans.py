@@ -29,6 +29,13 @@ BANNING = (
     logits_process.SuppressTokensAtBeginLogitsProcessor,
     logits_process.SuppressTokensLogitsProcessor,
 )
+# those that need to know which row of the batch a text is, and those that keep a text of their own beside it
+BY_ROW = (
+    logits_process.PrefixConstrainedLogitsProcessor,
+    logits_process.EncoderNoRepeatNGramLogitsProcessor,
+    logits_process.EncoderRepetitionPenaltyLogitsProcessor,
+)
+KEEPING = (logits_process.UnbatchedClassifierFreeGuidanceLogitsProcessor,)
 
 
 def bans(processor: Any) -> bool:

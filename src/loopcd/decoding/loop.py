@@ -148,6 +148,7 @@ def prefill(reader: Reader, job: Job, scorer: Scorer, watch: Callable[[LoopState
 
     Tokens that a draft wrote and left unread are read as they would have been, one by one.
     """
+    earlier = reader.as_before() if reader.cache.behind else reader
     new, mask = job.input_ids[:, reader.cache.length :], job.attention_mask
     behind = max(0, min(reader.cache.behind, new.shape[1] - 1))
     whole = job.chunk is None or reader.model.prompt_options(new, job.token_type_ids)  # read in both directions: at once
@@ -156,7 +157,7 @@ def prefill(reader: Reader, job: Job, scorer: Scorer, watch: Callable[[LoopState
     for start in [*range(behind), *range(behind, new.shape[1], size)]:
         stop = start + 1 if start < behind else start + size
         part_mask = None if mask is None else mask[:, mask.shape[1] - new.shape[1] + start :][:, : stop - start]
-        read = reader.read(new[:, start:stop], part_mask, watch)
+        read = (earlier if start < behind else reader).read(new[:, start:stop], part_mask, watch)
         if start < behind:
             scorer.score(read[0], reader.cache)  # what was watched belongs to this token
     if read is None:
@@ -216,10 +217,13 @@ class Rows:
 def collect(made: Iterator[Step], pad: int, on_step: Callable[[Step], None] | None = None) -> Rows:
     """Bring the steps together. A row has a token in those steps in which it was going, which need not be successive."""
     done: list[Step] = []
-    for step in made:
-        done.append(step)
-        if on_step is not None:
-            on_step(step)
+    try:
+        for step in made:
+            done.append(step)
+            if on_step is not None:
+                on_step(step)
+    finally:
+        getattr(made, "close", bool)()  # whoever ends it from outside finds the cache in order at once
     going = torch.stack([step.going for step in done], dim=1).cpu()  # [batch, steps]
     order = going.logical_not().to(torch.int8).argsort(dim=1, stable=True)[:, : int(going.sum(dim=1).max())]
     going = going.gather(1, order)

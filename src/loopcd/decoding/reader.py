@@ -42,6 +42,11 @@ class Reader:
             cache = model.new_cache("last" if exit is None else exit.exited, limit)
         self.cache = cache
 
+    def as_before(self) -> "Reader":
+        """What reads tokens that an earlier call left unread as that call would have."""
+        loops, leave, seed = self.cache.behind_by
+        return Reader(self.model, loops, leave, seed, self.cache)
+
     def begin(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> LoopState:
         """The state of these tokens [batch, time] before any loop."""
         prompt = {} if self.cache.length else self.model.prompt_options(input_ids, self.token_type_ids)

@@ -19,14 +19,15 @@ choices that were nearer than `NEAR`, and `loopcd bench --what exact` compares w
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from loopcd.decoding.bans import Ruled, nothing_left, rule_out
+from loopcd.decoding.bans import BY_ROW, KEEPING, Ruled, nothing_left, rule_out
 from loopcd.decoding.draft import SURE, TRIAL, Agreement, DraftReport, Probe, RoundPace, SelfDraft, pace_of
 from loopcd.decoding.loop import Job, Step, pick, prefill
 from loopcd.decoding.narrowing import Narrowing, closed_up, without_ended
@@ -65,6 +66,11 @@ def drafted_steps(method: "Method", draft: SelfDraft, job: Job) -> Iterator[Step
     reader = job.reader(method)
     if job.sampling.keeps and job.input_ids.shape[0] > 1:
         raise ValueError("output_scores and output_logits with a draft: for one row at a time, since rows do not keep step")
+    for processor in job.sampling.processors or ():
+        if isinstance(processor, KEEPING) or (isinstance(processor, BY_ROW) and job.input_ids.shape[0] > 1):
+            raise ValueError(
+                f"{type(processor).__name__} has to see all rows token by token, which a draft does not: leave it out"
+            )
     implementation = reader.model.config._attn_implementation or ""
     if "flash" in implementation and job.input_ids.shape[0] > 1:
         raise ValueError(
@@ -82,7 +88,9 @@ def drafted_steps(method: "Method", draft: SelfDraft, job: Job) -> Iterator[Step
                 made = rounds.drafted(length)
             else:
                 made = rounds.plain(reader.read(rounds.unread(), watch=rounds.watch)[0])
-            yield from map(rounds.widened, made)
+            with closing(made):  # whoever stops in a round finds no drafts in the cache
+                for step in made:
+                    yield rounds.widened(step)
             rounds.took(time.thread_time() - began, length)
     finally:
         rounds.level()
@@ -166,13 +174,13 @@ class Rounds:
         if self.probe is not None:
             self.probe.watch(state)
 
-    def plain(self, reading: Reading) -> Iterator[Step]:
+    def plain(self, reading: Reading) -> Generator[Step]:
         """One token for each row, by a pass that ran all loops."""
         self.report.plain += 1
         self.gave = 1.0
         yield from self._settle(reading, drafts=[])
         if not all(self.going):
-            self._crop([0] * len(self.going))
+            self._crop(self._lengths())
         probe = self.probe
         if probe is None:
             return
@@ -182,19 +190,21 @@ class Rounds:
         if over or self.pace is not None:
             self.probe = None
 
-    def drafted(self, most: int) -> Iterator[Step]:
+    def drafted(self, most: int) -> Generator[Step]:
         """Up to `most` tokens for each row."""
-        states, drafts = self._draft(most)
-        report, rows, length = self.report, sum(self.going), len(states)
-        report.rounds += 1
-        report.row_rounds += rows
-        report.proposed += rows * (length - 1)
-        counts = [0] * len(self.going)
-        for step in self._settle(self._verify(states), torch.stack(drafts).tolist()):  # [length - 1, batch]
-            counts = [count + taking for count, taking in zip(counts, step.going.tolist(), strict=True)]
-            yield step
+        before, counts = self._lengths(), [0] * len(self.going)
+        try:
+            states, drafts = self._draft(most)
+            report, rows, length = self.report, sum(self.going), len(states)
+            report.rounds += 1
+            report.row_rounds += rows
+            report.proposed += rows * (length - 1)
+            for step in self._settle(self._verify(states), torch.stack(drafts).tolist()):  # [length - 1, batch]
+                counts = [count + taking for count, taking in zip(counts, step.going.tolist(), strict=True)]
+                yield step
+        finally:
+            self._crop([held + count for held, count in zip(before, counts, strict=True)])
         report.emitted += sum(counts)
-        self._crop([length - count for count in counts])
         # a round that a text's end made shorter teaches nothing
         whole = [count for count, going in zip(counts, self.going, strict=True) if going]
         self.gave = sum(whole) / len(whole) if whole else float(max(counts))
@@ -236,15 +246,18 @@ class Rounds:
         hidden = model.readout(state).flatten(0, 1)  # [batch × length, width]
         return Reading(hidden, wide(model.head(hidden)), count=len(states))
 
-    def _crop(self, refused: Sequence[int]) -> None:
-        """Take so many columns off each row. One that has ended falls back to the shortest that goes on: what it holds there
+    def _lengths(self) -> list[int]:
+        """Columns that each row holds."""
+        cache = self.reader.cache
+        return [cache.length] * len(self.going) if cache.lengths is None else cache.lengths.tolist()
+
+    def _crop(self, kept: list[int]) -> None:
+        """Keep so many columns of each row. One that has ended falls back to the shortest that goes on: what it holds there
         does not matter any more, and so it needs no columns beyond the longest text."""
         cache = self.reader.cache
-        if len(refused) == 1:
-            cache.crop(-refused[0])
+        if len(kept) == 1:
+            cache.crop(kept[0] - cache.length)
             return
-        lengths = [cache.length] * len(refused) if cache.lengths is None else cache.lengths.tolist()
-        kept = [length - less for length, less in zip(lengths, refused, strict=True)]
         shortest = min((length for length, going in zip(kept, self.going, strict=True) if going), default=max(kept))
         kept = [length if going else min(length, shortest) for length, going in zip(kept, self.going, strict=True)]
         for row, number in enumerate(self.narrowing.rows.tolist()):
@@ -265,10 +278,11 @@ class Rounds:
             shortest = min(self.held.values())
             cache.crop_rows(torch.full((self.narrowing.batch,), shortest))
             cache.behind = longest - 1 - shortest
+            cache.behind_by = (self.reader.num_loops, self.reader.exit, self.job.init_seed)
 
     def _settle(self, reading: Reading, drafts: list[list[int]]) -> Iterator[Step]:
         """Choose token after token, in each row as long as its drafts are what was chosen."""
-        ruled, length = self._ruled(reading, drafts), reading.count
+        ruled, length, said = self._ruled(reading, drafts), reading.count, reading.logits
         reading = reading if ruled is None else replace(reading, logits=ruled.logits)
         scores = self.scorer.score(reading, self.reader.cache)
         added = None if ruled is None else ruled.added
@@ -282,7 +296,7 @@ class Rounds:
                 if not bool(ruled.possible[row * length + index]):  # pyright: ignore[reportOptionalMemberAccess]
                     raise nothing_left(row, self.stopper.text(row))
             chosen, processed = self._choose(scores, best, index, taking, added)
-            yield self._step(reading, scores, index, chosen, taking, processed)
+            yield self._step(said, scores, index, chosen, taking, processed)
             for row in [row for row, wanted in enumerate(taking) if wanted]:
                 self.report.near_ties += near is not None and near[row][index]
                 self.pending[row] = chosen[row]
@@ -344,7 +358,7 @@ class Rounds:
         return chosen, processed
 
     def _step(
-        self, reading: Reading, scores: Scores, index: int, chosen: list[int], taking: list[bool], processed: Tensor | None
+        self, said: Tensor, scores: Scores, index: int, chosen: list[int], taking: list[bool], processed: Tensor | None
     ) -> Step:
         count = scores.count
         return Step(
@@ -354,6 +368,6 @@ class Rounds:
             scores.contested[index::count],
             scores.touched[index::count],
             processed,
-            reading.logits[index::count] if self.job.sampling.keep_logits else None,
+            said[index::count] if self.job.sampling.keep_logits else None,
             self.report,
         )

@@ -167,6 +167,7 @@ class LoopCache(Cache):
         self.length = 0  # columns in use
         self.lengths: Tensor | None = None  # [batch] on the CPU, where rows have different lengths
         self.behind = 0  # tokens that were written after these and not read
+        self.behind_by: Any = None  # and by what loops, exit rule and seed they would have been
         self.span: Span | None = None  # what the pass under way writes
         self.valid: Tensor | None = None  # [batch, length] bool, False for padding; None: no padding
         self.depths: Tensor | None = None  # "skip": [batch, length] loops each column ran; None: nothing left early

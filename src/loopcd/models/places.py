@@ -145,6 +145,14 @@ def seated(cache: LoopCache, places: Places, place: int) -> None:
     places.limit = max(places.limit, 2**31 if cache.limit is None else cache.limit)
 
 
+def unseated(cache: LoopCache) -> None:
+    """Let a cache that was moved to a place go on by itself, with what it holds there."""
+    for index, old in enumerate(cache.layers):
+        if isinstance(old, PlaceSlot):
+            cache.layers[index] = new = Slot(cache)
+            new._keys, new._values, new._clean = old._keys, old._values, old.capacity
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Successive members of a `Together` that are one view of the storage."""
