@@ -407,16 +407,30 @@ def test_logits_are_told_as_the_model_said_them(model):
     assert drafted.isfinite().all() and torch.allclose(plain, drafted, atol=1e-4)
 
 
+def of_its_own(ids, scores):
+    """A processor that wants something else of every row."""
+    return scores + torch.eye(scores.shape[1])[10 : 10 + len(scores)] * 9
+
+
 @pytest.mark.parametrize(
     "options",
     [
-        {"prefix_allowed_tokens_fn": lambda row, _: [10 + row]},
-        {"guidance_scale": 1.5},
+        {"prefix_allowed_tokens_fn": lambda row, _: [10 + row, 20 + row]},
         {"encoder_no_repeat_ngram_size": 2},
-        {"encoder_repetition_penalty": 1.5},
+        {"logits_processor": [of_its_own]},
     ],
 )
-def test_processors_that_must_see_all_rows_are_refused(own_model, options):
+def test_processors_are_told_which_row_a_text_is(own_model, options):
     ids = torch.randint(0, 250, (3, 6), generator=torch.Generator().manual_seed(0))
-    with pytest.raises(ValueError, match="has to see all rows token by token: leave the draft out"):
+    plain, drafted = (
+        run(own_model, ids, loopcd.LoopCD(1, 0.3, draft=draft), **options).sequences
+        for draft in (None, loopcd.SelfDraft(own_model.num_loops - 1, 3, fallback=False))
+    )
+    assert torch.equal(plain, drafted)
+
+
+@pytest.mark.parametrize("options", [{"guidance_scale": 1.5}, {"encoder_repetition_penalty": 1.5}])
+def test_processors_whose_rows_keep_step_are_refused(own_model, options):
+    ids = torch.randint(0, 250, (3, 6), generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match="with a draft: its rows have to keep step"):
         run(own_model, ids, loopcd.Greedy(draft=loopcd.SelfDraft(1, 3)), **options)

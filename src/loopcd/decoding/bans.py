@@ -29,13 +29,11 @@ BANNING = (
     logits_process.SuppressTokensAtBeginLogitsProcessor,
     logits_process.SuppressTokensLogitsProcessor,
 )
-# those that need to know which row of the batch a text is, and those that keep a text of their own beside it
-BY_ROW = (
-    logits_process.PrefixConstrainedLogitsProcessor,
-    logits_process.EncoderNoRepeatNGramLogitsProcessor,
+IN_STEP = (  # those that change scores by all rows, or keep texts of their own beside them, which must keep step
     logits_process.EncoderRepetitionPenaltyLogitsProcessor,
+    logits_process.UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
-KEEPING = (logits_process.UnbatchedClassifierFreeGuidanceLogitsProcessor,)
+_BY_ROW = (logits_process.PrefixConstrainedLogitsProcessor, logits_process.EncoderNoRepeatNGramLogitsProcessor)
 
 
 def bans(processor: Any) -> bool:
@@ -45,6 +43,11 @@ def bans(processor: Any) -> bool:
     if isinstance(processor, logits_process.SequenceBiasLogitsProcessor):
         return IMPOSSIBLE in processor.sequence_bias.values()
     return type(processor).__module__ != logits_process.__name__
+
+
+def by_row(processor: Any) -> bool:
+    """Whether it may matter to a processor which row of a batch a text is."""
+    return isinstance(processor, _BY_ROW) or type(processor).__module__ != logits_process.__name__
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from loopcd.decoding.bans import BY_ROW, KEEPING, Ruled, nothing_left, rule_out
+from loopcd.decoding.bans import IN_STEP, Ruled, by_row, nothing_left, rule_out
 from loopcd.decoding.draft import SURE, TRIAL, Agreement, DraftReport, Probe, RoundPace, SelfDraft, pace_of
 from loopcd.decoding.loop import Job, Step, pick, prefill
 from loopcd.decoding.narrowing import Narrowing, closed_up, without_ended
@@ -67,10 +67,8 @@ def drafted_steps(method: "Method", draft: SelfDraft, job: Job) -> Iterator[Step
     if job.sampling.keeps and job.input_ids.shape[0] > 1:
         raise ValueError("output_scores and output_logits with a draft: for one row at a time, since rows do not keep step")
     for processor in job.sampling.processors or ():
-        if isinstance(processor, KEEPING) or (isinstance(processor, BY_ROW) and job.input_ids.shape[0] > 1):
-            raise ValueError(
-                f"{type(processor).__name__} has to see all rows token by token, which a draft does not: leave it out"
-            )
+        if isinstance(processor, IN_STEP):
+            raise ValueError(f"{type(processor).__name__} with a draft: its rows have to keep step; leave one of the two out")
     implementation = reader.model.config._attn_implementation or ""
     if "flash" in implementation and job.input_ids.shape[0] > 1:
         raise ValueError(
@@ -319,25 +317,28 @@ class Rounds:
         return told[0] if plain else None, told[-1] if reading.count > 1 else None
 
     def _ruled(self, reading: Reading, drafts: list[list[int]]) -> Ruled | None:
-        """What the processors rule out, position by position: each sees the row's own text with the drafts before it."""
+        """What the processors rule out, position by position: each sees the row's own text with the drafts before it, and where
+        the row's number may matter to one, as many such texts as there are rows."""
         early = self.job.sampling.parts[0]
         if not early:
             return None
         plain, logits, device = isinstance(self.scorer, PlainScorer), reading.logits.clone(), reading.logits.device
         length, added = reading.count, None
+        rows = len(self.going) if any(map(by_row, early)) else 1
         possible = torch.ones(len(logits), dtype=torch.bool)
         for row in [row for row, going in enumerate(self.going) if going]:
             text = list(self.stopper.texts[row])
             for index in range(length):
                 at = row * length + index
-                ruled = rule_out(early, torch.tensor([text], device=device), reading.logits[at : at + 1], plain)
-                possible[at] = bool(ruled.possible[0])
+                texts, said = torch.tensor([text] * rows, device=device), reading.logits[at : at + 1].expand(rows, -1)
+                ruled, own = rule_out(early, texts, said, plain), row if rows > 1 else 0
+                possible[at] = bool(ruled.possible[own])
                 if possible[at]:  # where nothing is, it matters only if the text gets there
-                    logits[at : at + 1] = ruled.logits
+                    logits[at] = ruled.logits[own]
                 if ruled.added is not None:
                     added = torch.zeros_like(logits) if added is None else added
-                    added[at : at + 1] = ruled.added
-                if index + 1 == length or not bool(torch.isfinite(ruled.logits[0, drafts[index][row]])):
+                    added[at] = ruled.added[own]
+                if index + 1 == length or not bool(torch.isfinite(ruled.logits[own, drafts[index][row]])):
                     break  # no text goes on by a draft that is ruled out
                 text.append(drafts[index][row])
         return Ruled(logits, added, possible)
