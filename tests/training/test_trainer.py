@@ -169,6 +169,12 @@ def test_an_unfinished_run_is_not_overwritten(tmp_path: Path) -> None:
         run(trainer_of(recipe, tmp_path))
 
 
+def test_what_was_never_begun_is_not_resumed(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds no run to resume"):
+        run(trainer_of(SHORT, tmp_path / "other"), resume=True)
+    assert not (tmp_path / "other").exists()
+
+
 def test_a_run_is_resumed_with_its_own_settings_only(tmp_path: Path) -> None:
     recipe = small_recipe("tiny-huginn", tokens=600)
     begun = trainer_of(recipe, tmp_path)

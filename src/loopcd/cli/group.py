@@ -11,7 +11,8 @@ import click
 
 from loopcd import __version__
 
-RESUMED = ("eval", "sweep", "reproduce", "demo")  # commands that go on where they were stopped
+_AGAIN = ": what is finished is kept, and the same command goes on"
+RESUMED = {**dict.fromkeys(("eval", "sweep", "reproduce", "demo"), _AGAIN), "train": f"{_AGAIN} with --resume"}
 DEBUG = "LOOPCD_DEBUG"  # set to anything, an error is shown with its traceback
 
 
@@ -34,8 +35,7 @@ class _Command(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
-            kept = ": what is finished is kept, and the same command goes on" if ctx.invoked_subcommand in RESUMED else ""
-            click.echo(f"loopcd: interrupted{kept}", err=True)
+            click.echo(f"loopcd: interrupted{RESUMED.get(ctx.invoked_subcommand or '', '')}", err=True)
             ctx.exit(130)
         except Exception as error:
             if os.environ.get(DEBUG) or getattr(error, "errno", None) == EPIPE:  # click knows what a closed pipe means

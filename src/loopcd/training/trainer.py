@@ -66,15 +66,20 @@ class Trainer:
         self.recent: list[float] = []
 
     def run(self, resume: bool, display: Display) -> Path:
-        """Train to the end, from the saved state if `resume` and there is one. Gives the folder of the model."""
-        self.folder.path.mkdir(parents=True, exist_ok=True)
+        """Train to the end, from the saved state if `resume`. Gives the folder of the model."""
+        path, begun = self.folder.path, self.folder.run_file.exists()
         record = {"seed": self.seed, "minutes": self.pace.minutes, "recipe": self.recipe.record()}
-        if resume and self.folder.state_file.exists():
+        if resume and not begun:
+            raise ValueError(f"out {path} holds no run to resume: name its folder, or begin one without resume")
+        path.mkdir(parents=True, exist_ok=True)
+        if resume:
             self.folder.check_run(record)
+        if resume and self.folder.state_file.exists():  # else it was stopped before there was anything to save
             self.position = self.folder.load_state(self.model, self.optimisers)
             display.say(f"continuing at {self.position.tokens:,} tokens")
         elif self.folder.state_file.exists():
-            raise ValueError(f"out {self.folder.path} holds a run already: resume it, or choose another folder")
+            raise ValueError(f"out {path} holds a run already: resume it (--resume), or choose another folder")
+        display.say(f"{self.recipe.tokens:,} tokens to read; it can be interrupted at any time, and resumed (--resume)")
         self.folder.write_run(record)
         self.model.train()
         try:
