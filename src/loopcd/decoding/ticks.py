@@ -25,15 +25,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from loopcd.decoding.exits import LOOKED_AFTER, Judge, may_leave
-from loopcd.decoding.flight import Flying, Prompt, Row, Unit, joined_flights, read_together, score_together, show_trail
+from loopcd.decoding.exits import LOOKED_AFTER, may_leave
+from loopcd.decoding.flight import Flying, Prompt, Row, Unit, begun, joined_flights, read_together, score_together, show_trail
 from loopcd.decoding.loop import choose
 from loopcd.decoding.reader import Reading
 from loopcd.decoding.rounds import near_choices
 from loopcd.decoding.scoring import ContrastScorer, PlainScorer, Scorer
 from loopcd.decoding.wave import Wave
 from loopcd.models.places import Places, Together
-from loopcd.models.prompts import Prompts
 from loopcd.models.slots import Span, sent
 from loopcd.models.stages import LoopedModel, LoopState, Pass, checked_loops, wide
 
@@ -127,7 +126,7 @@ class Ticks:
         self._let_fall([unit for row in (*ended, *going) if row.wave is not None for unit in row.wave.units])
         for row in ended:
             self._make_free(row)
-        self._admit()
+        ended += self._admit()
         for unit, token in zip(looked, named, strict=True):  # of each text, the first tokens first
             assert unit.row.wave is not None
             behind = unit.row.wave.named(unit, token)
@@ -159,36 +158,33 @@ class Ticks:
         fitting = min(len(self.free), len(self.waiting))
         return fitting if fitting >= min(len(self.waiting), self.places.rows // FEW) else 0
 
-    def _admit(self) -> None:
-        """Waiting texts take the places that are free, and their prompts begin."""
-        rows: list[Row] = []
-        for _ in range(self._admitted()):
-            rows.append(self.waiting.popleft())
-            rows[-1].take_place(self.places, heapq.heappop(self.free))
-            self.inside.add(rows[-1])
-            self._ahead = self._ahead or rows[-1].wave is not None
-        for some in read_together(rows):
-            rule, state, counted = some[0].reader.exit, *self._begin_prompts(some)
-            self.prompts.append(Prompt(some, state, None if rule is None else Judge(rule, self.model, counted)))
+    def _admit(self) -> list[Row]:
+        """Waiting texts take the places that are free, and their prompts begin; those that cannot, with the reason."""
+        rows = [self.waiting.popleft() for _ in range(self._admitted())]
+        for row in rows:
+            place = heapq.heappop(self.free)
+            try:
+                row.take_place(self.places, place)
+            except Exception as error:  # one text's trouble is no other's
+                row.error = error
+                heapq.heappush(self.free, place)
+            else:
+                self.inside.add(row)
+                self._ahead = self._ahead or row.wave is not None
+        for some in read_together([row for row in rows if row.error is None]):
+            self._take_on(some)
+        return [row for row in rows if row.error is not None]
 
-    def _begin_prompts(self, rows: Sequence[Row]) -> tuple[LoopState, Tensor | None]:
-        """The state of these prompts before any loop, and which of its tokens [rows, time] are theirs (None: all)."""
-        if len(rows) == 1:
-            row = rows[0]
-            return row.reader.begin(row.job.input_ids[:, row.cache.length :]), None
-        device, lengths = self.model.device, [row.prompt_tokens for row in rows]
-        ids = torch.zeros(len(rows), max(lengths), dtype=torch.long, device=device)
-        for at, row in enumerate(rows):
-            ids[at, : lengths[at]] = row.job.input_ids[0]
-        cache: Any = Prompts(self.places, [row.place for row in rows], device)
-        state = self.model.begin(ids, cache, init_seed=rows[0].job.init_seed)
-        for at, row in enumerate(rows):
-            span = row.cache.open(1, lengths[at], device=device)
-            if cache.ids is not None:
-                row.cache.remember(span, ids[at : at + 1, : lengths[at]])
-        if min(lengths) == max(lengths):
-            return state, None
-        return state, torch.arange(max(lengths), device=device) < torch.tensor(lengths, device=device)[:, None]
+    def _take_on(self, rows: list[Row]) -> None:
+        try:
+            self.prompts.append(begun(rows, self.places))
+        except Exception as error:
+            if len(rows) > 1:  # whose trouble it is shows where each is alone
+                for row in rows:
+                    self._take_on([row])
+                return
+            rows[0].error, rows[0].sound = error, False  # nobody looked at its numbers
+            self._make_free(rows[0])
 
     def _begin(self, tokens: Mapping[Row, int]) -> None:
         """A token of each of these texts begins its loops."""
