@@ -130,6 +130,33 @@ def test_a_prompt_that_cannot_begin_fails_alone(own_model: LoopedModel, monkeypa
     assert [each.result().token_ids for each in later] == [alone(own_model, [9, at], max_new_tokens=3) for at in range(4)]
 
 
+class Borrowed:
+    """A tokenizer that breaks at the texts of some prompts, as fast ones do that two threads use at once."""
+
+    pad_token_id, eos_token_id = 0, None
+
+    def get_added_vocab(self) -> dict[str, int]:
+        return {}
+
+    def decode(self, ids: Any, **_: Any) -> str:
+        if len(ids) == 3:
+            raise RuntimeError("Already borrowed")
+        return "text"
+
+
+@pytest.mark.parametrize("stop", [(), "!"], ids=["at the end", "at a stop string"])
+def test_a_text_that_cannot_be_decoded_fails_alone(own_model: LoopedModel, stop: Any) -> None:
+    batch = loopcd.Batch(own_model, Borrowed(), rows=3)
+    lengths = (5, 3, 3, 2) if not stop else (2, 5, 9, 2)
+    handles = [batch.submit([5, at], METHOD, max_new_tokens=most, stop=stop) for at, most in enumerate(lengths)]
+    assert set(batch) == set(handles) and [each.ended for each in handles] == ["length", "failed", "failed", "length"]
+    for at in (1, 2):
+        with pytest.raises(RuntimeError, match="Already borrowed"):
+            handles[at].result()
+    for at in (0, 3):
+        assert handles[at].result().token_ids == alone(own_model, [5, at], max_new_tokens=lengths[at])
+
+
 @pytest.mark.parametrize(("prompt", "wrong"), [([10**6], 10**6), ([3, 259, 4], 259), ([5, -1], -1)])
 def test_tokens_beyond_the_vocabulary_are_refused_at_once(ouro: LoopedModel, prompt: list[int], wrong: int) -> None:
     with pytest.raises(ValueError, match=f"prompt holds token id {wrong}: the vocabulary has ids 0 to 258"):

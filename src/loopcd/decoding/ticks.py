@@ -255,11 +255,11 @@ class Ticks:
         for at, (row, loops, seen) in enumerate(came):
             if row in given and (given[row] or not row.follows):
                 continue  # of several tokens of one text, those behind a refused one came in vain
-            told = scored.get(at)
-            if told is None:
-                given[row] = self._give(row, loops, seen, reading, at, plain[at])
-            else:
-                given[row] = row.add(told[0], loops, *told[1:])
+            try:
+                token, *told = scored.get(at) or self._told(row, seen, reading, at, plain[at])
+                given[row] = row.add(token, loops, *told)
+            except Exception as error:  # one text's trouble is no other's
+                row.error, given[row] = error, True
         return given
 
     def _alike(self, reading: Reading, came: Sequence[Any], plain: Sequence[int | None]) -> dict[int, tuple[int, bool, bool]]:
@@ -308,24 +308,22 @@ class Ticks:
         chosen = zip(rows, simple, best, top, strict=True)
         return [token if alike and settled(row.scorer, two) else None for row, alike, token, two in chosen]
 
-    def _give(self, row: Row, loops: int, seen: Any, reading: Reading, at: int, token: int | None) -> bool:
+    def _told(self, row: Row, seen: Any, reading: Reading, at: int, token: int | None) -> tuple[int, bool, bool]:
+        """As `_alike`, of one text alone, or of one whose token is settled."""
         if token is not None:
             if row.wave is not None and row.wave.probe is not None and seen is not None:
                 show_trail(*seen)
             if isinstance(row.scorer, ContrastScorer):
                 row.scorer.forget()
             self._count_near(row, reading.logits, reading.logits, at, contested=False)
-            return row.add(token, loops, False, False)
-        try:
-            if seen is not None:
-                show_trail(*seen)
-            own = Reading(reading.hidden[at : at + 1], reading.logits[at : at + 1])
-            scores, picked, _ = choose(row.scorer, own, row.cache, row.stopper.text(0), row.job.sampling)
-            self._count_near(row, own.logits, scores.values, 0, bool(scores.contested[0]))
-        except Exception as error:  # one text's trouble is no other's
-            row.error, row.sound = error, False
-            return True
-        return row.add(int(picked), loops, bool(scores.contested[0]), bool(scores.touched[0]))
+            return token, False, False
+        if seen is not None:
+            show_trail(*seen)
+        own = Reading(reading.hidden[at : at + 1], reading.logits[at : at + 1])
+        scores, picked, _ = choose(row.scorer, own, row.cache, row.stopper.text(0), row.job.sampling)
+        contested = bool(scores.contested[0])
+        self._count_near(row, own.logits, scores.values, 0, contested)
+        return int(picked), contested, bool(scores.touched[0])
 
     def _count_near(self, row: Row, logits: Tensor, scores: Tensor, at: int, contested: bool) -> None:
         """Of the choices that judge a draft, those that a rounding error could decide."""
