@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from loopcd.decoding.exits import EarlyExit, run_loops
@@ -18,6 +19,12 @@ class Reading:
     logits: Tensor  # [batch × count, vocab], at least float32
     count: int = 1  # successive tokens of each row, where several were read at once
     going: Sequence[bool] | None = None  # rows whose texts have not ended, where some have; nobody reads the others
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which the head computed the logits."""
+        kind = self.hidden.device.type
+        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.hidden.dtype
 
 
 class Reader:

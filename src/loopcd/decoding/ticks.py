@@ -294,7 +294,7 @@ class Ticks:
     def _plain(self, reading: Reading, rows: Sequence[Row]) -> list[int | None]:
         """The token of each text for which the expert's own choice is enough; all of them are looked at together."""
         simple = [row.simple for row in rows]
-        exact = reading.hidden.dtype.itemsize >= 4  # a scorer looks more closely at logits of 16 bits
+        exact = reading.dtype.itemsize >= 4  # a scorer looks more closely at logits of 16 bits
         if not any(simple):
             return [None] * len(rows)
         best = reading.logits.argmax(dim=-1).tolist()
