@@ -31,6 +31,9 @@ class Row:
     """A text: a job of one prompt, the method that continues it, and what was made so far."""
 
     def __init__(self, method: "Method", job: Job) -> None:
+        seeds = job.init_seed
+        if isinstance(seeds, Sequence):  # texts are told apart by them, so they have to be hashable
+            job = replace(job, init_seed=seeds[0] if len(seeds) == 1 else tuple(seeds))
         self.method, self.job = method, job
         self.tokens: list[int] = []
         self.loops: list[int] = []

@@ -137,7 +137,7 @@ class Ticks:
         return ended
 
     def _make_free(self, row: Row) -> None:
-        if not row.sound:
+        if not row.sound and row.job.cache is None:  # a cache of the caller's own lives there
             self.places.clear(row.place)
         self.inside.remove(row)
         heapq.heappush(self.free, row.place)
