@@ -146,12 +146,14 @@ def _may_narrow(job: Job) -> bool:
 def prefill(reader: Reader, job: Job, scorer: Scorer, watch: Callable[[LoopState], None]) -> tuple[Reading, Tensor]:
     """Read what the cache does not hold yet of the prompts, in pieces of `job.chunk` tokens where that is given.
 
-    Tokens that a draft wrote and left unread are read as they would have been, one by one.
+    Not in pieces where they are read in both directions, or leave the loop early: an exit rule looks at all tokens of a pass, and
+    the pieces of a padded prompt are not those that it has alone. Tokens that a draft wrote and left unread are read as they
+    would have been, one by one.
     """
     earlier = reader.as_before() if reader.cache.behind else reader
     new, mask = job.input_ids[:, reader.cache.length :], job.attention_mask
     behind = max(0, min(reader.cache.behind, new.shape[1] - 1))
-    whole = job.chunk is None or reader.model.prompt_options(new, job.token_type_ids)  # read in both directions: at once
+    whole = job.chunk is None or reader.exit is not None or reader.model.prompt_options(new, job.token_type_ids)
     size = max(1, new.shape[1] if whole else job.chunk or 1)
     read = None
     for start in [*range(behind), *range(behind, new.shape[1], size)]:
