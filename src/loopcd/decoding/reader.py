@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -25,6 +26,19 @@ class Reading:
         """In which the head computed the logits."""
         kind = self.hidden.device.type
         return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.hidden.dtype
+
+
+def not_finite() -> ValueError:
+    return ValueError(
+        "the model's logits hold numbers that are not finite, so no token can be chosen: its weights may be broken, "
+        "or its dtype too narrow for them"
+    )
+
+
+def check_finite(logits: Tensor) -> None:
+    """Waits for the device."""
+    if not isfinite(float(logits.amax())):  # NaN is the highest of all
+        raise not_finite()
 
 
 class Reader:

@@ -46,8 +46,8 @@ class Scores:
             return self.values.argmax(dim=-1)
         if self.tokens.shape[1] == 1:
             return self.tokens[:, 0]
-        highest = self.values == self.values.amax(dim=-1, keepdim=True)
-        return self.tokens.masked_fill(~highest, self.vocab).amin(dim=-1)
+        lower = self.values < self.values.amax(dim=-1, keepdim=True)  # none is where some are NaN: still a possible token
+        return self.tokens.masked_fill(lower, self.vocab).amin(dim=-1)
 
     def full(self) -> Tensor:
         """[batch, vocab], −∞ for impossible tokens."""

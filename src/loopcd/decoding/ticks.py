@@ -28,7 +28,7 @@ from torch import Tensor
 from loopcd.decoding.exits import LOOKED_AFTER, may_leave
 from loopcd.decoding.flight import Flying, Prompt, Row, Unit, begun, joined_flights, read_together, score_together, show_trail
 from loopcd.decoding.loop import choose
-from loopcd.decoding.reader import Reading
+from loopcd.decoding.reader import Reading, not_finite
 from loopcd.decoding.rounds import near_choices
 from loopcd.decoding.scoring import ContrastScorer, PlainScorer, Scorer
 from loopcd.decoding.wave import Wave
@@ -247,7 +247,7 @@ class Ticks:
 
     def _given(self, reading: Reading, came: Sequence[tuple[Row, int, Any]]) -> dict[Row, bool]:
         """Give each of these texts its next token, by a reading of what came out of it; whether it ends by that."""
-        for (row, _, _), sound in zip(came, reading.hidden.isfinite().all(dim=-1).tolist(), strict=True):
+        for (row, _, _), sound in zip(came, reading.logits.amax(dim=-1).isfinite().tolist(), strict=True):
             row.sound = row.sound and sound
         plain = self._plain(reading, [row for row, _, _ in came])
         scored = self._alike(reading, came, plain)
@@ -256,6 +256,8 @@ class Ticks:
             if row in given and (given[row] or not row.follows):
                 continue  # of several tokens of one text, those behind a refused one came in vain
             try:
+                if not row.sound:
+                    raise not_finite()
                 token, *told = scored.get(at) or self._told(row, seen, reading, at, plain[at])
                 given[row] = row.add(token, loops, *told)
             except Exception as error:  # one text's trouble is no other's
@@ -266,7 +268,7 @@ class Ticks:
         """Texts that have to be scored, and can be together: the token of each, whether it was contested, and touched."""
         groups: dict[Any, list[int]] = {}
         for at, (row, _, seen) in enumerate(came):
-            asked = plain[at] is None and row.simple and seen and row.wave is None
+            asked = row.sound and plain[at] is None and row.simple and seen and row.wave is None
             key = getattr(row.scorer, "alike", lambda: None)() if asked else None
             if key is not None:
                 groups.setdefault(key, []).append(at)
