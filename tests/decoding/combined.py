@@ -267,10 +267,6 @@ def slow_text(case: Combination, slow: Slow, row: int, guess: list[int]) -> list
         slow.remember([*case.prompts[row], *guess])
     reader = Reader(slow, None if case.method.exit is None else SlowExits(slow, case.method.exit))
     ids, padding = Text(case.prompts[row]), max(map(len, case.prompts)) - len(case.prompts[row])
-    if case.chunk and reader.exits is not None:  # every piece of the padded prompt leaves by itself
-        for stop in range(case.chunk, padding + len(ids), case.chunk):
-            if stop > padding:
-                reader.exits.read(ids[: stop - padding])
     for count in [case.count] if case.first is None else [case.first, case.count]:
         generator = torch.Generator().manual_seed(case.seed * 1_000_003 + row if case.short else case.seed)
         for step in range(1, count + 1):

@@ -97,3 +97,67 @@ def test_a_pass_that_breaks_takes_down_what_was_in_it_and_no_more(
     later = batch.submit([5, 6], METHOD, max_new_tokens=4)
     assert handles[2].result().token_ids == alone(own_model, [5, 8], max_new_tokens=4)
     assert later.result().token_ids == alone(own_model, [5, 6], max_new_tokens=4)
+
+
+def test_a_prompt_that_cannot_begin_fails_alone(own_model: LoopedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cache has no room, or its first pass breaks, which it shares with another prompt."""
+    batch, begin = loopcd.Batch(own_model, rows=4), own_model.begin
+    going = batch.submit([5, 6], METHOD, max_new_tokens=12)
+    for _ in range(2 * own_model.num_loops + 2):
+        batch._work()
+
+    def breaks(ids: Any, *args: Any, **options: Any) -> Any:
+        if 77 in ids:
+            raise ArithmeticError("77")
+        return begin(ids, *args, **options)
+
+    def no_room(model: Any, tokens: int, **sizes: Any) -> None:
+        if tokens == 2 + 9:
+            raise MemoryError(f"{tokens} tokens")
+
+    monkeypatch.setattr(own_model, "begin", breaks)
+    monkeypatch.setattr("loopcd.decoding.loop.check_memory", no_room)
+    large, broken, other = (batch.submit([5, at], METHOD, max_new_tokens=most) for at, most in ((8, 9), (77, 3), (7, 3)))
+    assert set(batch) == {going, large, broken, other}
+    for handle, kind in ((large, MemoryError), (broken, ArithmeticError)):
+        with pytest.raises(kind):
+            handle.result()
+        assert handle.ended == "failed"
+    monkeypatch.undo()
+    assert going.result().token_ids == alone(own_model, [5, 6], max_new_tokens=12)
+    assert other.result().token_ids == alone(own_model, [5, 7], max_new_tokens=3)
+    later = [batch.submit([9, at], METHOD, max_new_tokens=3) for at in range(4)]  # all places are free again
+    assert [each.result().token_ids for each in later] == [alone(own_model, [9, at], max_new_tokens=3) for at in range(4)]
+
+
+class Borrowed:
+    """A tokenizer that breaks at the texts of some prompts, as fast ones do that two threads use at once."""
+
+    pad_token_id, eos_token_id = 0, None
+
+    def get_added_vocab(self) -> dict[str, int]:
+        return {}
+
+    def decode(self, ids: Any, **_: Any) -> str:
+        if len(ids) == 3:
+            raise RuntimeError("Already borrowed")
+        return "text"
+
+
+@pytest.mark.parametrize("stop", [(), "!"], ids=["at the end", "at a stop string"])
+def test_a_text_that_cannot_be_decoded_fails_alone(own_model: LoopedModel, stop: Any) -> None:
+    batch = loopcd.Batch(own_model, Borrowed(), rows=3)
+    lengths = (5, 3, 3, 2) if not stop else (2, 5, 9, 2)
+    handles = [batch.submit([5, at], METHOD, max_new_tokens=most, stop=stop) for at, most in enumerate(lengths)]
+    assert set(batch) == set(handles) and [each.ended for each in handles] == ["length", "failed", "failed", "length"]
+    for at in (1, 2):
+        with pytest.raises(RuntimeError, match="Already borrowed"):
+            handles[at].result()
+    for at in (0, 3):
+        assert handles[at].result().token_ids == alone(own_model, [5, at], max_new_tokens=lengths[at])
+
+
+@pytest.mark.parametrize(("prompt", "wrong"), [([10**6], 10**6), ([3, 259, 4], 259), ([5, -1], -1)])
+def test_tokens_beyond_the_vocabulary_are_refused_at_once(ouro: LoopedModel, prompt: list[int], wrong: int) -> None:
+    with pytest.raises(ValueError, match=f"prompt holds token id {wrong}: the vocabulary has ids 0 to 258"):
+        loopcd.Batch(ouro).submit(prompt, METHOD)

@@ -123,6 +123,21 @@ def test_rows_leave_one_by_one_and_equal_each_row_alone(model: LoopedModel, exit
     assert len(batch.loops.unique()) > 1 and sum(ran) < batch.loops.numel() * model.num_loops
 
 
+def test_prompts_that_leave_early_are_not_read_in_chunks(huginn: LoopedModel) -> None:
+    """Pieces of a padded prompt are others than those of the prompt alone, and each would leave by itself."""
+    method, rows = (
+        loopcd.Greedy(exit=loopcd.EarlyExit(0.9, min_loops=1)),
+        [random_ids(1, time, seed=time)[0] for time in (4, 9, 6)],
+    )
+    ids, mask = left_padded(rows)
+    options = {"count": 6, "prefill_chunk_size": 2, "output_logits": True}
+    made = run(huginn, ids, method, mask=mask, **options)
+    for at, row in enumerate(rows):
+        alone = run(huginn, row[None], method, **options)
+        assert alone.sequences[0, len(row) :].equal(made.sequences[at, ids.shape[1] :]) and alone.loops[0].equal(made.loops[at])
+        assert_close(alone.logits[0][0], made.logits[0][at])
+
+
 @pytest.mark.parametrize("min_loops", [0, 2, 3, 99])
 def test_no_token_leaves_before_min_loops(model: LoopedModel, min_loops: int, advances: Any) -> None:
     ran = advances(model)

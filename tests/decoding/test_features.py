@@ -249,3 +249,14 @@ def test_rows_that_ended_do_not_disturb_the_others(own_model: LoopedModel) -> No
     for row, made in zip(free, batch, strict=True):
         stop = row.index(end) + 1 if end in row else 12
         assert made == (row[:stop] + [EOS] * 12)[: len(made)]
+
+
+@pytest.mark.parametrize(
+    "method", [loopcd.LoopCD("auto", 0.9, 0.01), loopcd.LoopCD(1, 0.9, 1e-9), loopcd.NoiseCD(plausibility=0.01)]
+)
+def test_contrasts_under_autocast(own_model: LoopedModel, method: Any) -> None:
+    batch = loopcd.Batch(own_model)
+    with torch.autocast("cpu", torch.bfloat16):
+        alone, some = (tokens_of(own_model, random_ids(rows, 5), method, count=4) for rows in (1, 5))
+        handles = [batch.submit(row, method, max_new_tokens=4) for row in random_ids(2, 5).tolist()]
+        assert len(alone) == 1 and len(some) == 5 and all(len(each.result().token_ids) == 4 for each in handles)

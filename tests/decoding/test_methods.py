@@ -12,9 +12,10 @@ import loopcd
 from decoding.runs import run, tokens_of
 from decoding.slow import Slow, Text, contrast, decode, entropy, greedy, guided, plausible_count
 from loopcd.decoding.reader import Reader, Reading
-from loopcd.decoding.scoring import GuidedScorer
+from loopcd.decoding.scoring import GuidedScorer, Scores
 from loopcd.decoding.selective import kind_numeric, kind_operator
 from loopcd.models import LoopedModel
+from standin import devices, placed
 from tools import MAKERS, Golden, left_padded, logits_of, random_ids
 
 
@@ -326,6 +327,57 @@ def test_methods_that_cannot_be_drafted(make: Any) -> None:
         make(draft=loopcd.SelfDraft())
     with pytest.raises(ValueError, match="draft=4: a SelfDraft, or None"):
         make(draft=4)
+
+
+# Numbers gone wrong
+
+BROKEN = "the model's logits hold numbers that are not finite, so no token can be chosen"
+ROUNDS, WAVE = loopcd.SelfDraft(1, 3, fallback=False), loopcd.SelfDraft(1, wave=True, fallback=False)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        loopcd.Greedy(),
+        loopcd.Greedy(draft=ROUNDS),
+        loopcd.Greedy(draft=WAVE),
+        loopcd.LoopCD(1, 0.9),
+        loopcd.LoopCD("auto", 0.9),
+        loopcd.LoopCD(1, 0.9, draft=ROUNDS),
+        loopcd.LoopCD(1, 0.9, draft=WAVE),
+        loopcd.LoopGuidance(),
+        loopcd.NoiseCD(),
+        loopcd.MTI(),
+    ],
+    ids=repr,
+)
+def test_no_method_chooses_from_numbers_that_are_not_finite(method: Any, tokenizer: PreTrainedTokenizerFast) -> None:
+    model = MAKERS["huginn"]()
+    with torch.no_grad():
+        model.lm_head.weight[7] = NAN  # pyright: ignore[reportIndexIssue]
+    for prompts, temperature in product((["ab"], ["ab", "c", "de", "fg", "h"]), (0.0, 1.0)):
+        with pytest.raises(ValueError, match=BROKEN):
+            loopcd.generate(model, tokenizer, prompts, method, max_new_tokens=1, temperature=temperature)
+
+
+@pytest.mark.parametrize("device", ["cpu", "standin:0"])
+@pytest.mark.parametrize("method", [loopcd.Greedy(), loopcd.LoopCD(1, 0.9, 0.01), loopcd.NoiseCD()], ids=repr)
+def test_numbers_that_go_wrong_in_the_middle_of_a_text(method: Any, device: str) -> None:
+    model, ids = MAKERS["ouro"](), random_ids(2, 5)
+    read = {*ids.flatten().tolist(), *tokens_of(model, ids, method, count=1)[0]}
+    with torch.no_grad():
+        model.get_input_embeddings().weight[[token for token in range(model.config.vocab_size) if token not in read]] = NAN  # pyright: ignore
+    with devices():
+        model, ids = (model, ids) if device == "cpu" else (placed(model, device), ids.to(device))
+        assert len(tokens_of(model, ids[:1], method, count=2)[0]) == 2
+        with pytest.raises(ValueError, match=BROKEN):
+            tokens_of(model, ids, method, count=12)
+
+
+def test_scores_that_are_not_numbers_name_a_possible_token() -> None:
+    nowhere = torch.zeros(3, dtype=torch.bool)
+    values, tokens = torch.tensor([[NAN, NAN], [1.0, NAN], [2.0, 2.0]]), torch.tensor([[4, 3], [4, 3], [1, 0]])
+    assert Scores(values, tokens, 5, nowhere, nowhere).best().tolist() == [3, 3, 0]
 
 
 def test_settings_cannot_be_changed_afterwards() -> None:

@@ -69,20 +69,22 @@ def test_texts_at_their_own_loops_are_looked_at_every_fourth_tick(name: str, mon
     assert not [where for where in counts.waits if "copy to the device at models/places.py" in where]
 
 
+@pytest.mark.parametrize("autocast", [False, True])
 @torch.no_grad()
-def test_a_contrast_in_16_bits_is_decided_in_32() -> None:
+def test_a_contrast_in_16_bits_is_decided_in_32(autocast: bool) -> None:
     """Large logits of a bfloat16 head are equal by the dozen; what is compared is computed again from the hidden states."""
-    model = tiny_ouro().bfloat16()
+    model = tiny_ouro() if autocast else tiny_ouro().bfloat16()
     model.lm_head.weight.mul_(6)
     equal = 0
     for seed in range(12):
         ids = random_ids(1, 6, seed=seed)
         reader, parked = Reader(model), {}
-        reading, _ = reader.read(ids, watch=lambda state, kept=parked: kept.update({state.loop: state.hidden[:, -1]}))
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            reading, _ = reader.read(ids, watch=lambda state, kept=parked: kept.update({state.loop: state.hidden[:, -1]}))
+            found = run(model, ids, LoopCD(1, 0.9, 0.01), count=1, output_scores=True)
         weight = model.lm_head.weight.float()
         expert, amateur = (hidden.float() @ weight.T for hidden in (reading.hidden, parked[1]))
         wanted = rules.contrast(expert, amateur, 0.9, rules.plausible(expert, 0.01))
-        found = run(model, ids, LoopCD(1, 0.9, 0.01), count=1, output_scores=True)
         torch.testing.assert_close(found.scores[0], wanted, rtol=0, atol=1e-3)
         assert int(found.sequences[0, -1]) == int(wanted.argmax())
         rounded = reading.logits.topk(8).values[0]

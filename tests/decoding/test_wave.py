@@ -131,6 +131,29 @@ def test_it_goes_on_from_any_cache_and_leaves_one_to_go_on_from(deep: LoopedMode
         cache.crop(first.sequences.shape[1] - 1)
 
 
+def test_what_a_processor_raises_leaves_the_callers_cache_as_it_is(deep: LoopedModel) -> None:
+    def refuse(text: Any, scores: Any) -> Any:
+        if text.shape[1] == 9:
+            raise ArithmeticError("no")
+        return scores
+
+    cache, method, ids = deep.new_cache(), loopcd.Greedy(draft=WAVE), ids_of(7)
+    with pytest.raises(ArithmeticError):
+        run(deep, ids, method, count=8, past_key_values=cache, logits_processor=[refuse])
+    whole = run(deep, ids, loopcd.Greedy(), count=12).sequences
+    assert cache.length >= 6 and run(deep, whole[:, :9], method, count=9, past_key_values=cache).sequences.equal(whole)
+
+
+def test_a_seed_for_each_row_of_one(sharpened: dict[str, LoopedModel]) -> None:
+    model, ids = sharpened["huginn"], ids_of(8)
+    wanted, made = (
+        run(model, ids, loopcd.Greedy(draft=draft), init_seed=seed).sequences for draft, seed in ((None, 3), (WAVE, [3]))
+    )
+    assert made.equal(wanted) and not made.equal(run(model, ids, loopcd.Greedy()).sequences)
+    with pytest.raises(ValueError, match="init_seed has 2 seeds for 1 rows"):
+        run(model, ids, loopcd.Greedy(draft=WAVE), init_seed=[3, 4])
+
+
 def test_it_ends_with_the_context(ouro: LoopedModel) -> None:
     ids = ids_of(length=ouro.max_context - 5)
     plain, made = (loopcd.generate(ouro, None, ids.tolist(), loopcd.Greedy(draft=draft)) for draft in (None, WAVE))

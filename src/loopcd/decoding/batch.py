@@ -22,6 +22,7 @@ class Handle:
     def __init__(self, batch: "Batch", prompt: Prompt, row: Row, request: Request) -> None:
         self.prompt, self._batch, self._row, self._request = prompt, batch, row, request
         self.ended: Ended | None = None  # None: not yet
+        self._made: Generation | None = None
 
     def result(self) -> Generation:
         """What was made; waits for it, and raises what went wrong."""
@@ -29,9 +30,9 @@ class Handle:
             self._batch._work()
         if self._row.error is not None:
             raise self._row.error
-        if self.ended == "cancelled":
+        if self._made is None:
             raise ValueError("this prompt was cancelled: it has no result")
-        return self._request.generation(self._row.rows(), 0)
+        return self._made
 
     def cancel(self) -> bool:
         """Take it out, wherever it is; False if it had ended before."""
@@ -43,13 +44,18 @@ class Handle:
         return list(self._row.tokens)
 
     def _end(self) -> None:
-        room, row = self._request.room, self._row
-        if row.error is not None:
-            self.ended = "failed"
-            return
-        reason = self._request.generation(row.rows(), 0).finish_reason
-        full = row.prompt_tokens + len(row.tokens) >= room and len(row.tokens) < self._request.max_new_tokens
-        self.ended = "context" if reason == "length" and full else reason
+        row = self._row
+        try:
+            self.ended = "failed" if row.error is not None else self._reason()
+        except Exception as error:  # the tokenizer's, and no other prompt's trouble
+            row.error, self.ended = error, "failed"
+
+    def _reason(self) -> Ended:
+        """Why it ended; its result is made ready."""
+        request, row = self._request, self._row
+        self._made = made = request.generation(row.rows(), 0)
+        full = row.prompt_tokens + len(row.tokens) >= request.room and len(row.tokens) < request.max_new_tokens
+        return "context" if made.finish_reason == "length" and full else made.finish_reason
 
 
 class Batch:

@@ -21,7 +21,7 @@ class EarlyExit:
     """Stop a token's loops when the latent hardly changes any more, or when the model's own gate says so.
 
     `criterion="latent"`: at the first loop r ≥ `min_loops` with mean_j ‖h_r − h_(r−1)‖ / ‖h_r‖ < `threshold` (τ), the mean
-    being over the tokens of the pass: a whole prompt leaves at once, a generated token by itself.
+    being over the tokens of the pass: a whole prompt leaves at once (`prefill_chunk_size` or not), a generated token by itself.
     `criterion="gate"` (Ouro): when the gate's cumulated exit probability reaches `threshold`. A threshold of 0 never leaves by
     the first criterion, and at the first loop by the second. `min_loops=None` is as few as the method allows: one more than
     its early loop where it has one (LoopCD, LoopGuidance), else 0.

@@ -15,8 +15,9 @@ from loopcd.decoding.texts import Stopper
 from loopcd.decoding.wave import Wave
 from loopcd.models.cache import LoopCache
 from loopcd.models.places import Gathered, PlaceCache, Places, seated
+from loopcd.models.prompts import Prompts
 from loopcd.models.slots import Span, sent
-from loopcd.models.stages import LoopState, Pass, joined, rows_of
+from loopcd.models.stages import LoopedModel, LoopState, Pass, joined, rows_of
 
 if TYPE_CHECKING:
     from loopcd.decoding.methods import Method
@@ -30,6 +31,9 @@ class Row:
     """A text: a job of one prompt, the method that continues it, and what was made so far."""
 
     def __init__(self, method: "Method", job: Job) -> None:
+        seeds = job.init_seed
+        if isinstance(seeds, Sequence):  # texts are told apart by them, so they have to be hashable
+            job = replace(job, init_seed=seeds[0] if len(seeds) == 1 else tuple(seeds))
         self.method, self.job = method, job
         self.tokens: list[int] = []
         self.loops: list[int] = []
@@ -181,6 +185,34 @@ def read_together(rows: Sequence[Row]) -> Iterator[list[Row]]:
                 group = []
             group.append(row)
         yield group
+
+
+def begun(rows: list[Row], places: Places) -> Prompt:
+    """Their prompts before any loop, in one pass."""
+    first, counted = rows[0], None
+    if len(rows) == 1:
+        state = first.reader.begin(first.job.input_ids[:, first.cache.length :])
+    else:
+        state, counted = _begin_some(rows, first.reader.model, places)
+    rule = first.reader.exit
+    return Prompt(rows, state, None if rule is None else Judge(rule, first.reader.model, counted))
+
+
+def _begin_some(rows: Sequence[Row], model: LoopedModel, places: Places) -> tuple[LoopState, Tensor | None]:
+    """The state of several prompts, and which of its tokens [rows, time] are theirs (None: all)."""
+    device, lengths = model.device, [row.prompt_tokens for row in rows]
+    ids = torch.zeros(len(rows), max(lengths), dtype=torch.long, device=device)
+    for at, row in enumerate(rows):
+        ids[at, : lengths[at]] = row.job.input_ids[0]
+    cache: Any = Prompts(places, [row.place for row in rows], device)
+    state = model.begin(ids, cache, init_seed=rows[0].job.init_seed)
+    for at, row in enumerate(rows):
+        span = row.cache.open(1, lengths[at], device=device)
+        if cache.ids is not None:
+            row.cache.remember(span, ids[at : at + 1, : lengths[at]])
+    if min(lengths) == max(lengths):
+        return state, None
+    return state, torch.arange(max(lengths), device=device) < torch.tensor(lengths, device=device)[:, None]
 
 
 @dataclass(eq=False)

@@ -123,6 +123,9 @@ class Request:
             raise ValueError(f"{name}={prompt!r}: a text, a list of messages, or a list of token ids") from error
         if not ids:
             raise ValueError(f"{name} is empty: a prompt needs at least one token")
+        last = self.model.config.vocab_size - 1
+        if wrong := [token for token in (min(ids), max(ids)) if not 0 <= token <= last]:
+            raise ValueError(f"{name} holds token id {wrong[0]}: the vocabulary has ids 0 to {last}")
         if len(ids) >= self.room:
             raise ValueError(
                 f"{name} has {len(ids)} tokens: the model's context of {self.model.max_context} leaves room for {self.room - 1}"

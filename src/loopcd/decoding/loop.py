@@ -16,7 +16,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from loopcd.decoding.bans import nothing_left, parted, rule_out
 from loopcd.decoding.narrowing import Narrowing, closed_up, without_ended
-from loopcd.decoding.reader import Reader, Reading
+from loopcd.decoding.reader import Reader, Reading, check_finite
 from loopcd.decoding.scoring import PlainScorer, Scorer, Scores, seeded
 from loopcd.models.cache import LoopCache
 from loopcd.models.memory import check_memory
@@ -126,6 +126,7 @@ def steps(method: "Method", job: Job) -> Iterator[Step]:
         going = going & ~job.stopping(text, processed)  # pyright: ignore[reportArgumentType]
         goes = narrowing.own(going).tolist()
         if not any(goes):
+            check_finite(reading.logits)  # of a device that is not asked at every token: what went wrong in a cache stays there
             return
         if may_narrow and narrowing.worth(sum(goes)):
             staying = closed_up([row for row, each in enumerate(goes) if each])
@@ -146,12 +147,14 @@ def _may_narrow(job: Job) -> bool:
 def prefill(reader: Reader, job: Job, scorer: Scorer, watch: Callable[[LoopState], None]) -> tuple[Reading, Tensor]:
     """Read what the cache does not hold yet of the prompts, in pieces of `job.chunk` tokens where that is given.
 
-    Tokens that a draft wrote and left unread are read as they would have been, one by one.
+    Not in pieces where they are read in both directions, or may leave the loop early: an exit rule looks at all tokens of a
+    pass, and the pieces of a padded prompt are not those that it has alone. Tokens that a draft wrote and left unread are read
+    as they would have been, one by one.
     """
     earlier = reader.as_before() if reader.cache.behind else reader
     new, mask = job.input_ids[:, reader.cache.length :], job.attention_mask
     behind = max(0, min(reader.cache.behind, new.shape[1] - 1))
-    whole = job.chunk is None or reader.model.prompt_options(new, job.token_type_ids)  # read in both directions: at once
+    whole = job.chunk is None or reader.exit is not None or reader.model.prompt_options(new, job.token_type_ids)
     size = max(1, new.shape[1] if whole else job.chunk or 1)
     read = None
     for start in [*range(behind), *range(behind, new.shape[1], size)]:
@@ -162,6 +165,7 @@ def prefill(reader: Reader, job: Job, scorer: Scorer, watch: Callable[[LoopState
             scorer.score(read[0], reader.cache)  # what was watched belongs to this token
     if read is None:
         raise ValueError("the prompt is empty, or past_key_values hold all of it: at least one token has to be read")
+    check_finite(read[0].logits)
     return read
 
 
@@ -170,6 +174,8 @@ def choose(
 ) -> tuple[Scores, Tensor, Tensor | None]:
     """The scores after `text` [batch, time], and what `pick` makes of them; rows not `going` need no possible token."""
     added = None
+    if reading.logits.is_cpu:
+        check_finite(reading.logits)
     if sampling.parts[0]:
         ruled = rule_out(sampling.parts[0], text, reading.logits, isinstance(scorer, PlainScorer))
         stuck = (~ruled.possible if going is None else going & ~ruled.possible).nonzero().flatten().tolist()

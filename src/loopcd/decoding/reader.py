@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
+import torch
 from torch import Tensor
 
 from loopcd.decoding.exits import EarlyExit, run_loops
@@ -18,6 +20,25 @@ class Reading:
     logits: Tensor  # [batch × count, vocab], at least float32
     count: int = 1  # successive tokens of each row, where several were read at once
     going: Sequence[bool] | None = None  # rows whose texts have not ended, where some have; nobody reads the others
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which the head computed the logits."""
+        kind = self.hidden.device.type
+        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.hidden.dtype
+
+
+def not_finite() -> ValueError:
+    return ValueError(
+        "the model's logits hold numbers that are not finite, so no token can be chosen: its weights may be broken, "
+        "or its dtype too narrow for them"
+    )
+
+
+def check_finite(logits: Tensor) -> None:
+    """Waits for the device."""
+    if not isfinite(float(logits.amax())):  # NaN is the highest of all
+        raise not_finite()
 
 
 class Reader:

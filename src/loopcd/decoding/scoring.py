@@ -46,8 +46,8 @@ class Scores:
             return self.values.argmax(dim=-1)
         if self.tokens.shape[1] == 1:
             return self.tokens[:, 0]
-        highest = self.values == self.values.amax(dim=-1, keepdim=True)
-        return self.tokens.masked_fill(~highest, self.vocab).amin(dim=-1)
+        lower = self.values < self.values.amax(dim=-1, keepdim=True)  # none is where some are NaN: still a possible token
+        return self.tokens.masked_fill(lower, self.vocab).amin(dim=-1)
 
     def full(self) -> Tensor:
         """[batch, vocab], −∞ for impossible tokens."""
@@ -175,11 +175,11 @@ class ContrastScorer:
 
     @staticmethod
     def _rounded(reading: Reading) -> bool:
-        return reading.hidden.dtype.itemsize < 4
+        return reading.dtype.itemsize < 4
 
     def _slack(self, reading: Reading, best: Tensor) -> Tensor | float:
         """How far rounding may have moved logits near the best one, [batch]."""
-        return 2 * torch.finfo(reading.hidden.dtype).eps * best.abs() if self._rounded(reading) else 0.0
+        return 2 * torch.finfo(reading.dtype).eps * best.abs() if self._rounded(reading) else 0.0
 
     def _settled(self, seen: Tensor, going: Sequence[bool] | None) -> bool:
         """Whether in every row that goes on the second of the best logits [batch, k] is implausible, by more than a rounding
@@ -254,6 +254,10 @@ class ContrastScorer:
 
     def _head(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         """[n, k], logits of some tokens in at least 32 bits."""
+        kind = hidden.device.type
+        if torch.is_autocast_enabled(kind):
+            with torch.autocast(kind, enabled=False):
+                return self._head(hidden.to(self.model.dtype), tokens)
         if tokens.shape[1] <= FEW:
             return self.model.head(wide(hidden), tokens)
         if hidden.dtype.itemsize < 4:

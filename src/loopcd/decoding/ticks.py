@@ -25,15 +25,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from loopcd.decoding.exits import LOOKED_AFTER, Judge, may_leave
-from loopcd.decoding.flight import Flying, Prompt, Row, Unit, joined_flights, read_together, score_together, show_trail
+from loopcd.decoding.exits import LOOKED_AFTER, may_leave
+from loopcd.decoding.flight import Flying, Prompt, Row, Unit, begun, joined_flights, read_together, score_together, show_trail
 from loopcd.decoding.loop import choose
-from loopcd.decoding.reader import Reading
+from loopcd.decoding.reader import Reading, not_finite
 from loopcd.decoding.rounds import near_choices
 from loopcd.decoding.scoring import ContrastScorer, PlainScorer, Scorer
 from loopcd.decoding.wave import Wave
 from loopcd.models.places import Places, Together
-from loopcd.models.prompts import Prompts
 from loopcd.models.slots import Span, sent
 from loopcd.models.stages import LoopedModel, LoopState, Pass, checked_loops, wide
 
@@ -127,7 +126,7 @@ class Ticks:
         self._let_fall([unit for row in (*ended, *going) if row.wave is not None for unit in row.wave.units])
         for row in ended:
             self._make_free(row)
-        self._admit()
+        ended += self._admit()
         for unit, token in zip(looked, named, strict=True):  # of each text, the first tokens first
             assert unit.row.wave is not None
             behind = unit.row.wave.named(unit, token)
@@ -138,7 +137,7 @@ class Ticks:
         return ended
 
     def _make_free(self, row: Row) -> None:
-        if not row.sound:
+        if not row.sound and row.job.cache is None:  # a cache of the caller's own lives there
             self.places.clear(row.place)
         self.inside.remove(row)
         heapq.heappush(self.free, row.place)
@@ -159,36 +158,33 @@ class Ticks:
         fitting = min(len(self.free), len(self.waiting))
         return fitting if fitting >= min(len(self.waiting), self.places.rows // FEW) else 0
 
-    def _admit(self) -> None:
-        """Waiting texts take the places that are free, and their prompts begin."""
-        rows: list[Row] = []
-        for _ in range(self._admitted()):
-            rows.append(self.waiting.popleft())
-            rows[-1].take_place(self.places, heapq.heappop(self.free))
-            self.inside.add(rows[-1])
-            self._ahead = self._ahead or rows[-1].wave is not None
-        for some in read_together(rows):
-            rule, state, counted = some[0].reader.exit, *self._begin_prompts(some)
-            self.prompts.append(Prompt(some, state, None if rule is None else Judge(rule, self.model, counted)))
+    def _admit(self) -> list[Row]:
+        """Waiting texts take the places that are free, and their prompts begin; those that cannot, with the reason."""
+        rows = [self.waiting.popleft() for _ in range(self._admitted())]
+        for row in rows:
+            place = heapq.heappop(self.free)
+            try:
+                row.take_place(self.places, place)
+            except Exception as error:  # one text's trouble is no other's
+                row.error = error
+                heapq.heappush(self.free, place)
+            else:
+                self.inside.add(row)
+                self._ahead = self._ahead or row.wave is not None
+        for some in read_together([row for row in rows if row.error is None]):
+            self._take_on(some)
+        return [row for row in rows if row.error is not None]
 
-    def _begin_prompts(self, rows: Sequence[Row]) -> tuple[LoopState, Tensor | None]:
-        """The state of these prompts before any loop, and which of its tokens [rows, time] are theirs (None: all)."""
-        if len(rows) == 1:
-            row = rows[0]
-            return row.reader.begin(row.job.input_ids[:, row.cache.length :]), None
-        device, lengths = self.model.device, [row.prompt_tokens for row in rows]
-        ids = torch.zeros(len(rows), max(lengths), dtype=torch.long, device=device)
-        for at, row in enumerate(rows):
-            ids[at, : lengths[at]] = row.job.input_ids[0]
-        cache: Any = Prompts(self.places, [row.place for row in rows], device)
-        state = self.model.begin(ids, cache, init_seed=rows[0].job.init_seed)
-        for at, row in enumerate(rows):
-            span = row.cache.open(1, lengths[at], device=device)
-            if cache.ids is not None:
-                row.cache.remember(span, ids[at : at + 1, : lengths[at]])
-        if min(lengths) == max(lengths):
-            return state, None
-        return state, torch.arange(max(lengths), device=device) < torch.tensor(lengths, device=device)[:, None]
+    def _take_on(self, rows: list[Row]) -> None:
+        try:
+            self.prompts.append(begun(rows, self.places))
+        except Exception as error:
+            if len(rows) > 1:  # whose trouble it is shows where each is alone
+                for row in rows:
+                    self._take_on([row])
+                return
+            rows[0].error, rows[0].sound = error, False  # nobody looked at its numbers
+            self._make_free(rows[0])
 
     def _begin(self, tokens: Mapping[Row, int]) -> None:
         """A token of each of these texts begins its loops."""
@@ -251,7 +247,7 @@ class Ticks:
 
     def _given(self, reading: Reading, came: Sequence[tuple[Row, int, Any]]) -> dict[Row, bool]:
         """Give each of these texts its next token, by a reading of what came out of it; whether it ends by that."""
-        for (row, _, _), sound in zip(came, reading.hidden.isfinite().all(dim=-1).tolist(), strict=True):
+        for (row, _, _), sound in zip(came, reading.logits.amax(dim=-1).isfinite().tolist(), strict=True):
             row.sound = row.sound and sound
         plain = self._plain(reading, [row for row, _, _ in came])
         scored = self._alike(reading, came, plain)
@@ -259,18 +255,20 @@ class Ticks:
         for at, (row, loops, seen) in enumerate(came):
             if row in given and (given[row] or not row.follows):
                 continue  # of several tokens of one text, those behind a refused one came in vain
-            told = scored.get(at)
-            if told is None:
-                given[row] = self._give(row, loops, seen, reading, at, plain[at])
-            else:
-                given[row] = row.add(told[0], loops, *told[1:])
+            try:
+                if not row.sound:
+                    raise not_finite()
+                token, *told = scored.get(at) or self._told(row, seen, reading, at, plain[at])
+                given[row] = row.add(token, loops, *told)
+            except Exception as error:  # one text's trouble is no other's
+                row.error, given[row] = error, True
         return given
 
     def _alike(self, reading: Reading, came: Sequence[Any], plain: Sequence[int | None]) -> dict[int, tuple[int, bool, bool]]:
         """Texts that have to be scored, and can be together: the token of each, whether it was contested, and touched."""
         groups: dict[Any, list[int]] = {}
         for at, (row, _, seen) in enumerate(came):
-            asked = plain[at] is None and row.simple and seen and row.wave is None
+            asked = row.sound and plain[at] is None and row.simple and seen and row.wave is None
             key = getattr(row.scorer, "alike", lambda: None)() if asked else None
             if key is not None:
                 groups.setdefault(key, []).append(at)
@@ -298,7 +296,7 @@ class Ticks:
     def _plain(self, reading: Reading, rows: Sequence[Row]) -> list[int | None]:
         """The token of each text for which the expert's own choice is enough; all of them are looked at together."""
         simple = [row.simple for row in rows]
-        exact = reading.hidden.dtype.itemsize >= 4  # a scorer looks more closely at logits of 16 bits
+        exact = reading.dtype.itemsize >= 4  # a scorer looks more closely at logits of 16 bits
         if not any(simple):
             return [None] * len(rows)
         best = reading.logits.argmax(dim=-1).tolist()
@@ -312,24 +310,22 @@ class Ticks:
         chosen = zip(rows, simple, best, top, strict=True)
         return [token if alike and settled(row.scorer, two) else None for row, alike, token, two in chosen]
 
-    def _give(self, row: Row, loops: int, seen: Any, reading: Reading, at: int, token: int | None) -> bool:
+    def _told(self, row: Row, seen: Any, reading: Reading, at: int, token: int | None) -> tuple[int, bool, bool]:
+        """As `_alike`, of one text alone, or of one whose token is settled."""
         if token is not None:
             if row.wave is not None and row.wave.probe is not None and seen is not None:
                 show_trail(*seen)
             if isinstance(row.scorer, ContrastScorer):
                 row.scorer.forget()
             self._count_near(row, reading.logits, reading.logits, at, contested=False)
-            return row.add(token, loops, False, False)
-        try:
-            if seen is not None:
-                show_trail(*seen)
-            own = Reading(reading.hidden[at : at + 1], reading.logits[at : at + 1])
-            scores, picked, _ = choose(row.scorer, own, row.cache, row.stopper.text(0), row.job.sampling)
-            self._count_near(row, own.logits, scores.values, 0, bool(scores.contested[0]))
-        except Exception as error:  # one text's trouble is no other's
-            row.error, row.sound = error, False
-            return True
-        return row.add(int(picked), loops, bool(scores.contested[0]), bool(scores.touched[0]))
+            return token, False, False
+        if seen is not None:
+            show_trail(*seen)
+        own = Reading(reading.hidden[at : at + 1], reading.logits[at : at + 1])
+        scores, picked, _ = choose(row.scorer, own, row.cache, row.stopper.text(0), row.job.sampling)
+        contested = bool(scores.contested[0])
+        self._count_near(row, own.logits, scores.values, 0, contested)
+        return int(picked), contested, bool(scores.touched[0])
 
     def _count_near(self, row: Row, logits: Tensor, scores: Tensor, at: int, contested: bool) -> None:
         """Of the choices that judge a draft, those that a rounding error could decide."""
