@@ -396,7 +396,7 @@ def test_what_a_batched_draft_left_unread_is_read_by_its_own_settings():
         text = torch.cat([first.sequences, more], dim=1)
         method = loopcd.Greedy(exit=loopcd.EarlyExit(0.9, 1))
         found.append(run(model, text, method, past_key_values=cache, count=1, output_logits=True).logits[0])
-    assert torch.allclose(*found, atol=1e-4)
+    assert torch.allclose(found[0], found[1], atol=1e-4)
 
 
 def test_logits_are_told_as_the_model_said_them(model):

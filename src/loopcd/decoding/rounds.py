@@ -32,7 +32,7 @@ from loopcd.decoding.draft import SURE, TRIAL, Agreement, DraftReport, Probe, Ro
 from loopcd.decoding.loop import Job, Step, pick, prefill
 from loopcd.decoding.narrowing import Narrowing, closed_up, without_ended
 from loopcd.decoding.passes import alike
-from loopcd.decoding.reader import Reader, Reading
+from loopcd.decoding.reader import Reader, Reading, check_finite
 from loopcd.decoding.scoring import ContrastScorer, PlainScorer, Scorer, Scores
 from loopcd.decoding.texts import Stopper
 from loopcd.models.slots import sent
@@ -280,6 +280,8 @@ class Rounds:
 
     def _settle(self, reading: Reading, drafts: list[list[int]]) -> Iterator[Step]:
         """Choose token after token, in each row as long as its drafts are what was chosen."""
+        if reading.logits.is_cpu:
+            check_finite(reading.logits)
         ruled, length, said = self._ruled(reading, drafts), reading.count, reading.logits
         reading = reading if ruled is None else replace(reading, logits=ruled.logits)
         scores = self.scorer.score(reading, self.reader.cache)
