@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from loopcd.models.slots import Slot, Span, column_index, in_blocks, moved_rows, row_index, sent
+from loopcd.models.slots import Slot, Span, column_index, in_blocks, moved_rows, row_index, sent, stored
 
 Exited = Literal["last", "skip"]
 
@@ -40,7 +40,7 @@ class Branch:
         """Keep the latents [batch, time, width] of the span's columns."""
         if self.latents is None or self.latents.shape[1] < span.stop:
             current = 0 if self.latents is None else self.latents.shape[1]
-            grown = hidden.new_zeros(span.batch, self._cache.capacity_for(span.stop, current), hidden.shape[2])
+            grown = stored(hidden.new_zeros, span.batch, self._cache.capacity_for(span.stop, current), hidden.shape[2])
             if self.latents is not None:
                 grown[:, :current] = self.latents
             self.latents = grown
@@ -82,7 +82,8 @@ class Branch:
         for slot in self.slots:
             slot.select(index)
         if self.latents is not None:
-            self.latents = self.latents.index_select(0, index.to(self.latents.device))
+            new = stored(self.latents.new_empty, len(index), *self.latents.shape[1:])
+            self.latents = new.copy_(self.latents.index_select(0, index.to(new.device)))
         if isinstance(self.done, Tensor):
             self.done = self.done[index.to(self.done.device)]
 
@@ -238,6 +239,8 @@ class LoopCache(Cache):
             return
         if self.depths is None:
             self.depths = torch.full((self.batch, self.length), _FULL_DEPTH, dtype=torch.int32, device=device)
+        else:
+            self.depths = self.depths.clone()  # it may have been made under inference mode, which may have ended
         self.depths[row_index(span, device), column_index(span, device)] = loop
 
     def enter(self, span: Span, loop: int, slots: Sequence[int], before: Sequence[int]) -> None:

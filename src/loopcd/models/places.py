@@ -17,7 +17,7 @@ from torch import Tensor
 
 from loopcd.models.cache import GROWTH, Exited, LoopCache
 from loopcd.models.layers import attention
-from loopcd.models.slots import Slot, Span, in_blocks, sent
+from loopcd.models.slots import Slot, Span, in_blocks, sent, stored
 
 if TYPE_CHECKING:
     from loopcd.models.stages import LoopedModel
@@ -72,7 +72,7 @@ class Places:
             grown = in_blocks(max(columns, int(GROWTH * (0 if old is None else old[0].shape[2]))))
             capacity = max(columns, min(grown, self.limit))
             number = self.rows * (self.num_loops if base in self.looped else 1)
-            new = tuple(each.new_zeros(number, each.shape[1], capacity, each.shape[3]) for each in (keys, values))
+            new = tuple(stored(each.new_zeros, number, each.shape[1], capacity, each.shape[3]) for each in (keys, values))
             for before, after in zip(old or (), new, strict=False):
                 after[:, :, : before.shape[2]] = before
             self._kept[base] = new[0], new[1]
