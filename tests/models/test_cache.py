@@ -13,8 +13,9 @@ from loopcd.models.cache import GROWTH
 from loopcd.models.layers import causal_mask
 from loopcd.models.places import PlaceCache, Places, Together
 from loopcd.models.slots import BLOCK, Span
-from tools import MAKERS, assert_close, attending, left_padded, logits_of, random_ids, tiny_hrm
+from tools import LATER, MAKERS, assert_close, attending, left_padded, logits_of, random_ids, tiny_hrm
 
+FAMILIES = {**MAKERS, **LATER}
 few = settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -258,6 +259,46 @@ def test_a_loop_that_no_token_entered_takes_no_storage(own_model: LoopedModel) -
 def test_the_choice_is_checked() -> None:
     with pytest.raises(ValueError, match=r"exited='first'.*last.*skip"):
         LoopCache("first")  # pyright: ignore[reportArgumentType]
+
+
+# Fewer loops and more
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_more_loops_than_the_columns_ran_are_refused(family: str) -> None:
+    """By a pass that leaves no trace; fewer are no trouble, nor are more once the columns that ran fewer are gone."""
+    model, cache = FAMILIES[family](), LoopCache()
+    ids, full = random_ids(1, 9), model.num_loops
+    said = [logits_of(model, ids[:, :4], cache, num_loops=1)]
+    with pytest.raises(ValueError, match="ran num_loops=1, which cannot be seen at loop 2: use num_loops=1, or a new cache"):
+        logits_of(model, ids[:, 4:], cache)
+    said += [logits_of(model, part, cache, num_loops=1) for part in ids[:, 4:].split([4, 1], dim=1)]
+    assert_close(torch.cat(said, dim=1), logits_of(model, ids, num_loops=1))
+    cache.crop(-99)
+    logits_of(model, ids[:, :6], cache)
+    logits_of(model, ids[:, 6:], cache, num_loops=full - 1)
+    with pytest.raises(ValueError, match=f"ran num_loops={full - 1}, which"):
+        logits_of(model, ids, cache)
+    cache.crop(6)
+    assert_close(logits_of(model, ids[:, 6:], cache), logits_of(model, ids)[:, 6:])
+
+
+def test_more_loops_in_rows_of_different_lengths_are_refused(model: LoopedModel) -> None:
+    cache = filled(model, *texts(8, 8))
+    cache.crop_rows(torch.tensor([5, 8]))
+    logits_of(model, random_ids(2, 2), cache)
+    logits_of(model, random_ids(2, 1), cache, num_loops=2)
+    with pytest.raises(ValueError, match="ran num_loops=2, which"):
+        logits_of(model, random_ids(2, 1), cache)
+
+
+@pytest.mark.parametrize("exited", ["last", "skip"])
+def test_more_loops_are_refused_where_only_later_tokens_left_early(model: LoopedModel, exited: Any) -> None:
+    cache, full = LoopCache(exited), model.num_loops
+    logits_of(model, random_ids(2, 5), cache, num_loops=2)
+    with_exits(model, cache, random_ids(2, 1), None, [1, 2])
+    with pytest.raises(ValueError, match="ran num_loops=2, which"):
+        with_exits(model, cache, random_ids(2, 1), None, [full, full])
 
 
 # Modes

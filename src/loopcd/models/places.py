@@ -181,6 +181,9 @@ class PassCache:
         self.span = Span(batch, 0, time)
         return self.span
 
+    def run(self, span: Span, loop: int) -> None:
+        """Each text's own cache notes it."""
+
     def seen_at(self, loop: int) -> None:
         return None
 
