@@ -119,7 +119,7 @@ def test_a_changed_layer_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> 
         return register_module_forward_hook(lambda module, args, output: output + 1)
 
     def looked_at_everywhere(mlp: Any) -> Any:
-        return register_module_forward_pre_hook(lambda module, args: (args[0] + 1,))
+        return register_module_forward_pre_hook(lambda module, args: (args[0] + 1,))  # pyright: ignore[reportArgumentType]
 
     def forwarded(mlp: Any) -> None:  # as accelerate hooks a module
         mlp.up_proj.forward = lambda x, before=mlp.up_proj.forward: before(x) + 1

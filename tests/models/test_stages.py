@@ -351,6 +351,6 @@ def test_threads_that_make_the_rotary_table_at_once(complex_numbers: bool) -> No
         table._made[where] = make(2 * length, *where)
         return make(length, *where)
 
-    table._made, table._make = {}, make_after_another
+    table._made, table._make = {}, make_after_another  # pyright: ignore[reportAttributeAccessIssue]
     assert torch.equal(look_up(table, at), wanted)
     assert [len(each[0]) for each in table._made.values()] == [2400]
