@@ -58,6 +58,13 @@ class RecurrentModel(CodaModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.transformer["wte"] = value
 
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """As transformers'; the number of rows has two names in some configurations, of which it knows one."""
+        resized = super().resize_token_embeddings(*args, **kwargs)
+        if hasattr(self.config, "padded_vocab_size"):
+            self.config.padded_vocab_size = self.config.vocab_size
+        return resized
+
     def _init_weights(self, module: nn.Module) -> None:
         init_weights(module, self.config.initial_std)
 
