@@ -11,7 +11,7 @@ from transformers import Cache
 from loopcd.models import LoopCache, LoopedModel, cache_bytes, loop_logits
 from loopcd.models.cache import GROWTH
 from loopcd.models.layers import causal_mask
-from loopcd.models.places import PlaceCache, Places, Together
+from loopcd.models.places import PlaceCache, Places, Together, unseated
 from loopcd.models.slots import BLOCK, Span
 from tools import LATER, MAKERS, assert_close, attending, left_padded, logits_of, random_ids, tiny_hrm
 
@@ -323,6 +323,16 @@ def test_a_cache_serves_in_and_out_of_inference_mode(model: LoopedModel, exited:
         said.append(torch.cat(passes))
     for each in said[1:]:
         assert_close(each, said[0])
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_cache_that_left_its_place_serves_training(own_model: LoopedModel, mode: Any) -> None:
+    (row,) = texts(9)
+    cache = PlaceCache(Places(own_model, 2, own_model.num_loops), 1)
+    with mode():
+        logits_of(own_model, row[None, :5], cache)
+        unseated(cache)
+    assert_close(own_model(row[None, 5:], past_key_values=cache).logits[0].detach(), alone(own_model, row, 4))
 
 
 def test_inference_mode_may_end_before_a_token_leaves() -> None:

@@ -9,6 +9,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from loopcd import Greedy, SelfDraft
 from loopcd.models import LoopCache, LoopedModel, loop_logits
+from loopcd.models.slots import BLOCK
 from tools import EOS, MAKERS, byte_tokenizer, left_padded, random_ids
 
 GREEDY: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False}
@@ -95,6 +96,7 @@ def test_a_method_notes_the_loops_that_its_tokens_ran(model: LoopedModel, draft:
         assert torch.equal(found, model.generate(ids, **GREEDY))
         ids = torch.cat([found, random_ids(1, 3)], dim=1)
     ids = model.generate(ids, custom_generate=Greedy(), past_key_values=cache, num_loops=1, **GREEDY)
+    assert cache.length > BLOCK  # more than there is room for at later loops
     with pytest.raises(ValueError, match="ran num_loops=1, which cannot be seen at loop 2"):
         model.generate(ids, custom_generate=method, past_key_values=cache, **GREEDY)
 

@@ -138,7 +138,7 @@ def seated(cache: LoopCache, places: Places, place: int) -> None:
         if isinstance(old, PlaceSlot) and old._places is places:
             continue
         if old.keys is not None and old.values is not None:
-            new.update(old.keys, old.values, Span(1, 0, cache.length))
+            new.update(old.keys, old.values, Span(1, 0, old.keys.shape[2]))  # fewer at loops that later tokens did not run
         cache.layers[index] = new
     while len(cache.layers) < places.slots:
         cache.layers.append(PlaceSlot(cache, places, len(cache.layers), place))
@@ -147,10 +147,11 @@ def seated(cache: LoopCache, places: Places, place: int) -> None:
 
 def unseated(cache: LoopCache) -> None:
     """Let a cache that was moved to a place go on by itself, with what it holds there."""
-    for index, old in enumerate(cache.layers):
-        if isinstance(old, PlaceSlot):
-            cache.layers[index] = new = Slot(cache)
-            new._keys, new._values, new._clean = old._keys, old._values, old.capacity
+    with torch.inference_mode(False):  # what is kept is written later, maybe with gradients
+        for index, old in enumerate(cache.layers):
+            if isinstance(old, PlaceSlot):
+                cache.layers[index] = new = Slot(cache)
+                new._keys, new._values, new._clean = old._keys, old._values, old.capacity
 
 
 @dataclass(frozen=True, slots=True)
