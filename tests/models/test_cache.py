@@ -8,13 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import Cache
 
-from loopcd.models import LoopCache, LoopedModel, cache_bytes
+from loopcd.models import LoopCache, LoopedModel, cache_bytes, loop_logits
 from loopcd.models.cache import GROWTH
 from loopcd.models.layers import causal_mask
-from loopcd.models.places import PlaceCache, Places, Together
+from loopcd.models.places import PlaceCache, Places, Together, unseated
 from loopcd.models.slots import BLOCK, Span
-from tools import MAKERS, assert_close, attending, left_padded, logits_of, random_ids, tiny_hrm
+from tools import LATER, MAKERS, assert_close, attending, left_padded, logits_of, random_ids, tiny_hrm
 
+FAMILIES = {**MAKERS, **LATER}
 few = settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -258,6 +259,105 @@ def test_a_loop_that_no_token_entered_takes_no_storage(own_model: LoopedModel) -
 def test_the_choice_is_checked() -> None:
     with pytest.raises(ValueError, match=r"exited='first'.*last.*skip"):
         LoopCache("first")  # pyright: ignore[reportArgumentType]
+
+
+# Fewer loops and more
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_more_loops_than_the_columns_ran_are_refused(family: str) -> None:
+    """By a pass that leaves no trace; fewer are no trouble, nor are more once the columns that ran fewer are gone."""
+    model, cache = FAMILIES[family](), LoopCache()
+    ids, full = random_ids(1, 9), model.num_loops
+    said = [logits_of(model, ids[:, :4], cache, num_loops=1)]
+    with pytest.raises(ValueError, match="ran num_loops=1, which cannot be seen at loop 2: use num_loops=1, or a new cache"):
+        logits_of(model, ids[:, 4:], cache)
+    said += [logits_of(model, part, cache, num_loops=1) for part in ids[:, 4:].split([4, 1], dim=1)]
+    assert_close(torch.cat(said, dim=1), logits_of(model, ids, num_loops=1))
+    cache.crop(-99)
+    logits_of(model, ids[:, :6], cache)
+    logits_of(model, ids[:, 6:], cache, num_loops=full - 1)
+    with pytest.raises(ValueError, match=f"ran num_loops={full - 1}, which"):
+        logits_of(model, ids, cache)
+    cache.crop(6)
+    assert_close(logits_of(model, ids[:, 6:], cache), logits_of(model, ids)[:, 6:])
+
+
+def test_more_loops_in_rows_of_different_lengths_are_refused(model: LoopedModel) -> None:
+    cache = filled(model, *texts(8, 8))
+    cache.crop_rows(torch.tensor([5, 8]))
+    logits_of(model, random_ids(2, 2), cache)
+    logits_of(model, random_ids(2, 1), cache, num_loops=2)
+    with pytest.raises(ValueError, match="ran num_loops=2, which"):
+        logits_of(model, random_ids(2, 1), cache)
+
+
+@pytest.mark.parametrize("exited", ["last", "skip"])
+def test_more_loops_are_refused_where_only_later_tokens_left_early(model: LoopedModel, exited: Any) -> None:
+    cache, full = LoopCache(exited), model.num_loops
+    logits_of(model, random_ids(2, 5), cache, num_loops=2)
+    with_exits(model, cache, random_ids(2, 1), None, [1, 2])
+    with pytest.raises(ValueError, match="ran num_loops=2, which"):
+        with_exits(model, cache, random_ids(2, 1), None, [full, full])
+
+
+# Modes
+
+
+MODES = ([False] * 8, [True, False] * 4, [False, True] * 4)  # whether each pass is made under inference mode
+
+
+@pytest.mark.parametrize("exited", ["last", "skip"])
+def test_a_cache_serves_in_and_out_of_inference_mode(model: LoopedModel, exited: Any) -> None:
+    """Whichever made it: rows leave, are selected in either way, and go on past the room that there was."""
+    full, said = model.num_loops, []
+    for modes in MODES:
+        cache, mode, passes = LoopCache(exited), iter(modes), []
+        for rows, index in ((3, [2, 0, 1]), (3, [0, 2, 1, 1]), (4, [0, 3, 2]), (3, [0, 2])):
+            with torch.inference_mode(next(mode)):
+                passes.append(with_exits(model, cache, random_ids(rows, 5), None, [1, full, 2, 1][:rows]))
+            with torch.inference_mode(next(mode)):
+                passes.append(with_exits(model, cache, random_ids(rows, 30), None, [full] * rows))
+                cache.batch_select_indices(torch.tensor(index))
+        passes.append(model(random_ids(2, 1), past_key_values=cache).logits[:, -1].detach())  # with gradients
+        said.append(torch.cat(passes))
+    for each in said[1:]:
+        assert_close(each, said[0])
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_cache_that_left_its_place_serves_training(own_model: LoopedModel, mode: Any) -> None:
+    (row,) = texts(9)
+    cache = PlaceCache(Places(own_model, 2, own_model.num_loops), 1)
+    with mode():
+        logits_of(own_model, row[None, :5], cache)
+        unseated(cache)
+    assert_close(own_model(row[None, 5:], past_key_values=cache).logits[0].detach(), alone(own_model, row, 4))
+
+
+def test_inference_mode_may_end_before_a_token_leaves() -> None:
+    cache = LoopCache("skip")
+    with torch.inference_mode():
+        cache.leave(cache.open(1, 2), 1, torch.device("cpu"))
+        span = cache.open(1, 1)
+    cache.leave(span, 2, torch.device("cpu"))
+    seen = cache.seen_at(2)
+    assert seen is not None and seen.tolist() == [[False, False, True]]
+
+
+@pytest.mark.parametrize("modes", MODES[1:])
+def test_places_and_early_readouts_serve_in_and_out_of_inference_mode(huginn: LoopedModel, modes: list[bool]) -> None:
+    (row,) = texts(40)
+    place, cache = PlaceCache(Places(huginn, 3, huginn.num_loops), 1), LoopCache()
+    wanted = loop_logits(huginn, row[None], loops=[1, huginn.num_loops])[0]
+    for mode, at in zip(modes, (slice(0, 7), slice(7, 39), slice(39, 40)), strict=False):
+        with torch.inference_mode(mode), torch.no_grad():
+            last = logits_of(huginn, row[None, at], place)[0, -1]
+            parked = huginn.park(huginn.advance(huginn.begin(row[None, at].expand(cache.batch or 1, -1), cache)), coda="own")
+            early = huginn.head(huginn.read_parked(parked))[:, -1]
+            cache.batch_repeat_interleave(2)
+        assert_close(last, wanted[1, at.stop - 1])
+        assert_close(early, wanted[:1, at.stop - 1].expand_as(early))
 
 
 # Storage

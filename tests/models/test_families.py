@@ -13,6 +13,8 @@ from loopcd.models import LoopedModel, RetrofitConfig
 from loopcd.models.presets import PUBLIC, empty_model, preset
 from tools import (
     LATER,
+    MAKERS,
+    VOCABULARY,
     Golden,
     assert_close,
     logits_of,
@@ -115,6 +117,29 @@ def test_training_has_gradients_for_every_weight_that_is_used(family: str) -> No
     model(ids, labels=ids).loss.backward()
     without = {name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()}
     assert without == set()
+
+
+@pytest.mark.parametrize("rows", [VOCABULARY + 11, VOCABULARY - 2])
+@pytest.mark.parametrize("family", [*MAKERS, *LATER])
+def test_another_number_of_tokens(family: str, rows: int, tmp_path: Path) -> None:
+    """The model runs with all of them, and is saved and loaded as it is."""
+    model, ids = {**MAKERS, **LATER}[family](), random_ids(2, 6)
+    before = logits_of(model, ids)
+    model.resize_token_embeddings(rows)
+    common = min(rows, VOCABULARY)
+    assert_close(logits_of(model, ids)[..., :common], before[..., :common])
+    ids = torch.cat([ids, torch.full((2, 1), rows - 1)], dim=1)
+    model.save_pretrained(tmp_path)
+    again, _ = loopcd.load(tmp_path)
+    assert again.config.vocab_size == rows
+    assert torch.equal(logits_of(again, ids), logits_of(model, ids))
+
+
+def test_resized_value_embeddings_stay_frozen() -> None:
+    model = tiny_parcae()
+    model.value_embeds.requires_grad_(False)
+    model.resize_token_embeddings(VOCABULARY + 1)
+    assert [(len(weight), weight.requires_grad) for weight in model.value_embeds.parameters()] == [(VOCABULARY + 1, False)] * 2
 
 
 # The public sizes, on the meta device

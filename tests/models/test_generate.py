@@ -7,7 +7,9 @@ import torch
 from transformers import DynamicCache, LogitsProcessor, StoppingCriteria, TextStreamer
 from transformers.generation.streamers import BaseStreamer
 
+from loopcd import Greedy, SelfDraft
 from loopcd.models import LoopCache, LoopedModel, loop_logits
+from loopcd.models.slots import BLOCK
 from tools import EOS, MAKERS, byte_tokenizer, left_padded, random_ids
 
 GREEDY: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False}
@@ -83,6 +85,20 @@ def test_fewer_and_more_loops(model: LoopedModel, loops: int) -> None:
     found = model.generate(ids, num_loops=loops, **GREEDY)
     logits = loop_logits(model, found[:, :-1], loops=[loops])[0, 0]
     assert logits[5:].argmax(dim=-1).tolist() == found[0, 6:].tolist()
+
+
+@pytest.mark.parametrize("draft", [None, SelfDraft(2, 4, fallback=False), SelfDraft(1, fallback=False, wave=True)], ids=str)
+def test_a_method_notes_the_loops_that_its_tokens_ran(model: LoopedModel, draft: SelfDraft | None) -> None:
+    """Whoever runs them: with as many a cache goes on, with more it is refused."""
+    cache, method, ids = LoopCache(), Greedy(draft=draft), random_ids(1, 5)
+    for _ in range(2):
+        found = model.generate(ids, custom_generate=method, past_key_values=cache, **GREEDY)
+        assert torch.equal(found, model.generate(ids, **GREEDY))
+        ids = torch.cat([found, random_ids(1, 3)], dim=1)
+    ids = model.generate(ids, custom_generate=Greedy(), past_key_values=cache, num_loops=1, **GREEDY)
+    assert cache.length > BLOCK  # more than there is room for at later loops
+    with pytest.raises(ValueError, match="ran num_loops=1, which cannot be seen at loop 2"):
+        model.generate(ids, custom_generate=method, past_key_values=cache, **GREEDY)
 
 
 # Every way of choosing

@@ -121,6 +121,35 @@ def test_generation_without_a_cache_reads_only_the_prompt_in_both_directions(pre
     assert torch.equal(prefixed.generate(ids, use_cache=False, **options), prefixed.generate(ids, **options))
 
 
+@torch.no_grad()
+def test_a_prompt_in_pieces_or_embedded_is_read_in_both_directions(prefixed: LoopedHrmText) -> None:
+    ids = random_ids(2, 9)
+    wanted = prefixed.generate(ids, max_new_tokens=6, do_sample=False)
+    assert torch.equal(prefixed.generate(ids, max_new_tokens=6, do_sample=False, prefill_chunk_size=2), wanted)
+    embeddings = prefixed.get_input_embeddings()(ids)
+    assert torch.equal(prefixed.generate(inputs_embeds=embeddings, max_new_tokens=6, do_sample=False), wanted[:, 9:])
+
+
+@pytest.mark.parametrize("assisted", ["assistant_model", "prompt_lookup_num_tokens"])
+def test_assisted_decoding_is_refused_unless_the_prompt_is_causal(prefixed: LoopedHrmText, assisted: str) -> None:
+    ids, options = random_ids(1, 9), {assisted: prefixed if assisted == "assistant_model" else 3}
+    with pytest.raises(ValueError, match=r"prompt_lookup_num_tokens: .* draft with loopcd.SelfDraft"):
+        prefixed.generate(ids, max_new_tokens=6, do_sample=False, **options)
+    causal: dict[str, Any] = {"token_type_ids": torch.zeros_like(ids), "max_new_tokens": 6, "do_sample": False}
+    assert torch.equal(prefixed.generate(ids, **causal, **options), prefixed.generate(ids, **causal))
+
+
+def test_a_cache_is_refused_where_checkpointing_drops_it() -> None:
+    model, ids = tiny_hrm(), random_ids(1, 5)
+    wanted = model.generate(ids, max_new_tokens=4, do_sample=False)
+    model.gradient_checkpointing_enable()
+    model.train()
+    with pytest.raises(ValueError, match=r"gradient checkpointing in training mode.*model.eval\(\), or"):
+        model.generate(ids, max_new_tokens=4, do_sample=False)
+    model(ids, labels=ids).loss.backward()
+    assert torch.equal(model.eval().generate(ids, max_new_tokens=4, do_sample=False), wanted)
+
+
 def test_methods_in_batches_and_pieces(prefixed: LoopedHrmText) -> None:
     prompts = ["Hello", "A longer prompt, with more in it", "x"]
     for method in (loopcd.LoopCD(1, 0.5), loopcd.LoopGuidance(1, 0.7), loopcd.Greedy(exit=loopcd.EarlyExit(0.5))):

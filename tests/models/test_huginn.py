@@ -1,5 +1,6 @@
 """Huginn: other geometries against the written-out formulas, its initial state, its names and sizes, its configuration."""
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import loopcd
 import reference
 from loopcd.models import HuginnConfig, HuginnForCausalLM, LoopCache, LoopedModel
 from loopcd.models.presets import PUBLIC, empty_model
+from standin import devices, placed
 from tools import Golden, assert_close, left_padded, logits_of, random_ids, tiny_huginn
 
 TIED = {"tie_embeddings": True, "tie_word_embeddings": True}
@@ -234,3 +236,21 @@ def test_fresh_weights_are_those_that_training_starts_from() -> None:
     assert abs(float(layer.attn.Wqkv.weight.std()) / std - 1) < 0.1
     assert float(layer.attn.proj.weight.std()) < 0.5 * std  # smaller with depth: 2 + 4 × 4 + 2 layers
     assert not layer.attn.qk_bias.any() and bool((layer.norm_1.weight == 1).all())
+
+
+# What layers write over
+
+
+@torch.no_grad()
+def test_a_layer_that_was_put_in_later_is_looked_at_too() -> None:
+    """Off the CPU layers write over their inputs, unless somebody hooked one."""
+    ids, seen = random_ids(1, 5), dict[str, list[torch.Tensor]]()
+    with devices():
+        for name, model in {"cpu": tiny_huginn(), "standin": placed(tiny_huginn(), "standin:0")}.items():
+            model(ids.to(model.device))
+            core: Any = model.transformer["core_block"]
+            core[0], there = deepcopy(core[0]), seen.setdefault(name, [])
+            core[0].register_forward_hook(lambda _, given, __, there=there: there.append(given[0]))
+            model(ids.to(model.device))
+        for mine, other in zip(seen["standin"], seen["cpu"], strict=True):
+            assert_close(mine.cpu(), other)

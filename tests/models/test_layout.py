@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 import loopcd
 from family import PROPERTIES
@@ -100,7 +101,7 @@ def test_joined_weights_are_one_product(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_changed_layer_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Joined weights are left alone where a layer was replaced, hooked, moved or given another weight."""
+    """Joined weights are left alone where a layer was replaced, hooked, moved or given another weight or forward."""
     chosen(monkeypatch, EVERYTHING)
 
     class Adapted(nn.Module):
@@ -114,22 +115,37 @@ def test_a_changed_layer_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> 
     def hooked(mlp: Any) -> None:
         mlp.up_proj.register_forward_hook(lambda module, args, output: output + 1)
 
+    def hooked_everywhere(mlp: Any) -> Any:
+        return register_module_forward_hook(lambda module, args, output: output + 1)
+
+    def looked_at_everywhere(mlp: Any) -> Any:
+        return register_module_forward_pre_hook(lambda module, args: (args[0] + 1,))  # pyright: ignore[reportArgumentType]
+
+    def forwarded(mlp: Any) -> None:  # as accelerate hooks a module
+        mlp.up_proj.forward = lambda x, before=mlp.up_proj.forward: before(x) + 1
+
     def adapted(mlp: Any) -> None:
         mlp.up_proj = Adapted(mlp.up_proj)
 
     def given(mlp: Any) -> None:
         mlp.up_proj.weight = nn.Parameter(torch.randn_like(mlp.up_proj.weight))
 
+    def viewed(mlp: Any) -> None:  # another view that begins at the same address
+        mlp.up_proj.weight.data = mlp.up_proj.weight.data[:1].expand(48, -1)
+
     x = torch.randn(1, 2, 32)
-    for change in (hooked, adapted, given):
+    for change in (hooked, hooked_everywhere, looked_at_everywhere, forwarded, adapted, given, viewed):
         model = tiny_ouro()
         lay_out(model)
         mlp: Any = model.model.layers[0].mlp
         with torch.no_grad():
             before = together(x, mlp.gate_proj, mlp.up_proj)
-            change(mlp)
+            handle = change(mlp)
             after = together(x, mlp.gate_proj, mlp.up_proj)
-            assert_close(after, torch.cat([mlp.gate_proj(x), mlp.up_proj(x)], dim=-1))
+            wanted = torch.cat([mlp.gate_proj(x), mlp.up_proj(x)], dim=-1)
+        if handle is not None:
+            handle.remove()
+        assert_close(after, wanted)
         assert (after - before).abs().max() > 0.5, change.__name__
 
 

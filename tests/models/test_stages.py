@@ -13,7 +13,7 @@ from torch.utils.checkpoint import DefaultDeviceType
 
 import loopcd
 from loopcd.models import LoopCache, LoopedModel
-from loopcd.models.layers import causal_mask
+from loopcd.models.layers import RotaryTable, causal_mask
 from loopcd.models.slots import Span
 from tools import MAKERS, PAD, VOCABULARY, assert_close, attending, left_padded, logits_of, random_ids, tiny_ouro
 
@@ -329,3 +329,28 @@ def test_an_adapter_on_the_head_counts_for_some_tokens_too() -> None:
     model.lm_head = head
     hidden = torch.randn(1, 32)
     assert_close(model.head(hidden, tokens), model.head(hidden).gather(1, tokens))
+
+
+@pytest.mark.parametrize("complex_numbers", [False, True])
+def test_threads_that_make_the_rotary_table_at_once(complex_numbers: bool) -> None:
+    """Another one stores a shorter table before ours is looked up, or a longer one before ours is stored."""
+
+    class Raced(dict[Any, Any]):
+        def __setitem__(self, key: Any, tables: tuple[torch.Tensor, ...]) -> None:
+            super().__setitem__(key, tuple(each[:300] for each in tables))
+
+    def look_up(table: RotaryTable, at: torch.Tensor) -> torch.Tensor:
+        return table.turns(at, 600) if complex_numbers else table(at, 600, torch.float32)[0]
+
+    at, table = torch.tensor([[599]]), RotaryTable(100.0, 8, "halves")
+    wanted, table._made = look_up(table, at), Raced()
+    assert torch.equal(look_up(table, at), wanted)
+    make = table._make
+
+    def make_after_another(length: int, *where: Any) -> tuple[torch.Tensor, ...]:
+        table._made[where] = make(2 * length, *where)
+        return make(length, *where)
+
+    table._made, table._make = {}, make_after_another  # pyright: ignore[reportAttributeAccessIssue]
+    assert torch.equal(look_up(table, at), wanted)
+    assert [len(each[0]) for each in table._made.values()] == [2400]

@@ -207,7 +207,7 @@ def _begin_some(rows: Sequence[Row], model: LoopedModel, places: Places) -> tupl
     cache: Any = Prompts(places, [row.place for row in rows], device)
     state = model.begin(ids, cache, init_seed=rows[0].job.init_seed)
     for at, row in enumerate(rows):
-        span = row.cache.open(1, lengths[at], device=device)
+        span = row.cache.open(1, lengths[at], device=device, num_loops=places.num_loops)
         if cache.ids is not None:
             row.cache.remember(span, ids[at : at + 1, : lengths[at]])
     if min(lengths) == max(lengths):

@@ -192,7 +192,8 @@ class Ticks:
         for row in sorted(tokens, key=lambda row: row.place):
             by_seed.setdefault(row.job.init_seed, []).append(row)
         for seed, some in by_seed.items():
-            units = [Unit(row, row.cache.open(1, 1, device=self.model.device), tokens[row]) for row in some]
+            where = {"device": self.model.device, "num_loops": self.num_loops}
+            units = [Unit(row, row.cache.open(1, 1, **where), tokens[row]) for row in some]
             for unit in units:
                 if unit.row.wave is not None:
                     unit.row.wave.units.append(unit)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from loopcd.models.slots import Slot, Span, column_index, in_blocks, moved_rows, row_index, sent
+from loopcd.models.slots import Slot, Span, column_index, in_blocks, moved_rows, row_index, sent, stored
 
 Exited = Literal["last", "skip"]
 
@@ -40,7 +40,7 @@ class Branch:
         """Keep the latents [batch, time, width] of the span's columns."""
         if self.latents is None or self.latents.shape[1] < span.stop:
             current = 0 if self.latents is None else self.latents.shape[1]
-            grown = hidden.new_zeros(span.batch, self._cache.capacity_for(span.stop, current), hidden.shape[2])
+            grown = stored(hidden.new_zeros, span.batch, self._cache.capacity_for(span.stop, current), hidden.shape[2])
             if self.latents is not None:
                 grown[:, :current] = self.latents
             self.latents = grown
@@ -82,7 +82,8 @@ class Branch:
         for slot in self.slots:
             slot.select(index)
         if self.latents is not None:
-            self.latents = self.latents.index_select(0, index.to(self.latents.device))
+            new = stored(self.latents.new_empty, len(index), *self.latents.shape[1:])
+            self.latents = new.copy_(self.latents.index_select(0, index.to(new.device)))
         if isinstance(self.done, Tensor):
             self.done = self.done[index.to(self.done.device)]
 
@@ -172,11 +173,18 @@ class LoopCache(Cache):
         self.valid: Tensor | None = None  # [batch, length] bool, False for padding; None: no padding
         self.depths: Tensor | None = None  # "skip": [batch, length] loops each column ran; None: nothing left early
         self.reach: Reach | None = None  # "last": which loops' columns are not filled in; None: nothing left early
+        self.early: int | None = None  # the first column that may have left early; None: nothing left early
+        self.ran: dict[int, int] = {}  # by loop, the columns of the longest row that ran it; from the second loop on
         self.branches: dict[Any, Branch] = {}
         self.input_ids: Tensor | None = None  # [batch, length], where a model looks its tokens up again
 
-    def open(self, batch: int, time: int, padding: Tensor | None = None, device: torch.device | None = None) -> Span:
-        """Take the next `time` columns of each row; `padding` [batch, time] marks real tokens by True. The tokens' device."""
+    def open(
+        self, batch: int, time: int, padding: Tensor | None = None, device: torch.device | None = None, num_loops: int = 0
+    ) -> Span:
+        """Take the next `time` columns of each row; `padding` [batch, time] marks real tokens by True. The tokens' device.
+
+        `num_loops`: the loops that somebody else will have run for them, and not say so one by one (`run`).
+        """
         if self.batch not in (0, batch):
             raise ValueError(f"a pass of {batch} rows on a cache of {self.batch} rows")
         self.batch, self.behind = batch, 0
@@ -196,6 +204,8 @@ class LoopCache(Cache):
             device = self.depths.device
             self.depths[row_index(span, device), column_index(span, device)] = _FULL_DEPTH
         self.length, self.span = span.stop, span
+        for loop in range(2, num_loops + 1):
+            self.run(span, loop)
         return span
 
     def remember(self, span: Span, input_ids: Tensor) -> None:
@@ -230,6 +240,7 @@ class LoopCache(Cache):
         `entered`: the loops that were run, if more than `loop`, until it was known that these had left.
         """
         entered = entered or loop
+        self.early = span.start if self.early is None else self.early
         if self.exited == "last":
             if self.reach is None:
                 self.reach = Reach(self.span or span, entered)
@@ -238,7 +249,20 @@ class LoopCache(Cache):
             return
         if self.depths is None:
             self.depths = torch.full((self.batch, self.length), _FULL_DEPTH, dtype=torch.int32, device=device)
+        else:
+            self.depths = self.depths.clone()  # it may have been made under inference mode, which may have ended
         self.depths[row_index(span, device), column_index(span, device)] = loop
+
+    def run(self, span: Span, loop: int) -> None:
+        """Note that the span's tokens run loop `loop`, which those before them must have run, unless they left early."""
+        if self.ran.get(loop, 0) < (span.stop - span.time if self.early is None else self.early):
+            if span.columns is None:
+                self.crop(-span.time)  # a refused pass leaves no trace
+            raise ValueError(
+                f"the cache holds tokens that ran num_loops={loop - 1}, which cannot be seen at loop {loop}: "
+                f"use num_loops={loop - 1}, or a new cache"
+            )
+        self.ran[loop] = span.stop
 
     def enter(self, span: Span, loop: int, slots: Sequence[int], before: Sequence[int]) -> None:
         """Before the span's tokens run loop `loop`: fill in, by the entries of the loop before, what will be missed there. Rows
@@ -278,6 +302,8 @@ class LoopCache(Cache):
 
     def _crop_columns(self, length: int) -> None:
         self.length, self.span, self.behind = length, None, 0
+        self.ran = {loop: min(ran, length) for loop, ran in self.ran.items()}
+        self.early = None if self.early is None else min(self.early, length)
         self.valid = None if self.valid is None else self.valid[:, :length]
         self.depths = None if self.depths is None else self.depths[:, :length]
         self.input_ids = None if self.input_ids is None else self.input_ids[:, :length]

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.generation.configuration_utils import GenerationMode
 from transformers.models.hrm_text.configuration_hrm_text import HrmTextConfig
 from transformers.models.hrm_text.modeling_hrm_text import HrmTextForCausalLM
 
@@ -79,6 +80,11 @@ class LoopedHrmText(LoopedModel, HrmTextForCausalLM):
         """`token_type_ids` [batch, time] are 1 where a token is part of the prompt; they count for a text's first pass."""
         if init_seed is not None:
             raise ValueError("init_seed is for models that start from a random latent state (Huginn), not for HRM-Text")
+        if cache is not None and self.training and self.is_gradient_checkpointing:  # transformers' layers would drop it
+            raise ValueError(
+                "a cache with gradient checkpointing in training mode: HRM-Text's layers keep no keys then; "
+                "call model.eval(), or model.gradient_checkpointing_disable()"
+            )
         x = self.embedded(input_ids, inputs_embeds) * (self.config.embedding_scale or 1.0)
         tokens, position_ids = self.open_pass(x, cache, attention_mask, position_ids)
         mask = tokens.mask
@@ -110,9 +116,23 @@ class LoopedHrmText(LoopedModel, HrmTextForCausalLM):
     def generate(self, inputs: Tensor | None = None, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """As for every looped model; what is given to go on from is a prompt, unless `token_type_ids` say otherwise."""
         given = kwargs.get("input_ids") if inputs is None else inputs
+        if (embeddings := kwargs.get("inputs_embeds")) is not None:  # which are read instead of the ids
+            given = torch.empty(embeddings.shape[:2], dtype=torch.long, device=embeddings.device)
         if kwargs.get("token_type_ids") is None:
             kwargs.update(self.prompt_options(given))
         return super().generate(inputs, **kwargs)
+
+    def _prepare_cache_for_generation(
+        self, generation_config: Any, model_kwargs: dict[str, Any], generation_mode: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        if (types := model_kwargs.get("token_type_ids")) is not None and bool(types.any()):
+            if generation_mode == GenerationMode.ASSISTED_GENERATION:
+                raise ValueError(
+                    "assistant_model or prompt_lookup_num_tokens: transformers takes drafts for a part of the prompt, which "
+                    "HRM-Text reads in both directions; draft with loopcd.SelfDraft, or give token_type_ids of 0"
+                )
+            generation_config.prefill_chunk_size = None  # what is read in both directions is read at once
+        super()._prepare_cache_for_generation(generation_config, model_kwargs, generation_mode, *args, **kwargs)
 
     def _update_model_kwargs_for_generation(self, outputs: Any, model_kwargs: dict[str, Any], *args: Any, **more: Any) -> Any:
         types = model_kwargs.get("token_type_ids")

@@ -92,29 +92,33 @@ class RotaryTable:
         self, base: float, head_dim: int, paired: Literal["neighbours", "halves"], scaling: Llama3Scaling | None = None
     ) -> None:
         self.base, self.head_dim, self.paired, self.scaling = base, head_dim, paired, scaling
-        self._made: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
-        self._turns: dict[torch.device, Tensor] = {}
+        self._made: dict[tuple[torch.device, torch.dtype], tuple[Tensor, ...]] = {}
 
     def __call__(self, positions: Tensor, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """cos and sin, each [rows, time, 1, head_dim], of positions [rows, time] below `length`."""
-        key = (positions.device, dtype)
-        if key not in self._made or self._made[key][0].shape[0] < length:
-            with torch.inference_mode(False), torch.no_grad():  # else a table made while decoding could not serve training
-                self._made[key] = self._make(max(256, 2 * length), *key)
-        cos, sin = self._made[key]
+        cos, sin = self._tables(length, positions.device, dtype)
         return cos[positions], sin[positions]
 
     def turns(self, positions: Tensor, length: int) -> Tensor:
         """e^(i · angle), [rows, time, 1, head_dim / 2]: what rotates a pair that is taken for a complex number."""
-        device = positions.device
-        if device not in self._turns or self._turns[device].shape[0] < length:
-            with torch.inference_mode(False), torch.no_grad():
-                angles = self._angles(max(256, 2 * length), device)
-                self._turns[device] = torch.polar(torch.ones_like(angles), angles)[:, None]
-        return self._turns[device][positions]
+        (turns,) = self._tables(length, positions.device, torch.complex64)
+        return turns[positions]
 
-    def _make(self, length: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def _tables(self, length: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """Those of at least so many positions. What was made is used, not what is kept: threads may make them at once."""
+        key, made = (device, dtype), self._made.get((device, dtype))
+        if made is None or len(made[0]) < length:
+            with torch.inference_mode(False), torch.no_grad():  # else a table made while decoding could not serve training
+                made = self._make(max(256, 2 * length), device, dtype)
+            kept = self._made.get(key)
+            if kept is None or len(kept[0]) < len(made[0]):
+                self._made[key] = made
+        return made
+
+    def _make(self, length: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, ...]:
         angles = self._angles(length, device)
+        if dtype.is_complex:
+            return (torch.polar(torch.ones_like(angles), angles)[:, None],)
         cos, sin = angles.cos(), angles.sin()  # [length, head_dim / 2]
         if self.paired == "halves":
             both = torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)

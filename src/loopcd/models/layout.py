@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from threadpoolctl import threadpool_info
 from torch import Tensor, nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # of x [..., inputs], weight [outputs, inputs] and bias
 
@@ -88,13 +89,14 @@ class SideBySide:
     """Weights that lie side by side in one storage, seen as one [their outputs, inputs]; not copied along with a model."""
 
     weight: Tensor
-    pointers: tuple[int, ...]
+    parts: tuple[Tensor, ...]  # of the weight: each layer's own
     layout: Layout
 
     def holds(self, linears: Sequence[nn.Module]) -> bool:
         """Whether these layers' weights are still the ones that were joined, with nothing hung on the layers."""
-        for linear, pointer in zip(linears, self.pointers, strict=True):
-            if not is_plain(linear) or linear._parameters["weight"].data_ptr() != pointer:  # pyright: ignore
+        for linear, part in zip(linears, self.parts, strict=True):
+            weight: Any = linear._parameters.get("weight")
+            if not (is_plain(linear) and weight.is_cpu and weight.is_set_to(part)):
                 return False
         return True
 
@@ -107,7 +109,13 @@ class SideBySide:
 
 def is_plain(linear: Any) -> bool:
     """Whether a layer is its weight and bias and nothing else: no adapter, no hook, not quantised."""
-    return type(linear) in (nn.Linear, LaidOutLinear) and not (linear._forward_hooks or linear._forward_pre_hooks)
+    return type(linear) in (nn.Linear, LaidOutLinear) and not is_watched(linear)
+
+
+def is_watched(module: nn.Module) -> bool:
+    """Whether somebody looks on, or steps in, where a module is called: by a hook, on it or on all, or by another forward."""
+    own = module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__
+    return bool(own or _global_forward_hooks or _global_forward_pre_hooks)
 
 
 def together(x: Tensor, *linears: nn.Module) -> Tensor:
@@ -168,10 +176,11 @@ def _apply(group: list[nn.Linear], layout: Layout) -> None:
         return
     sizes, inputs, dtype = [linear.out_features for linear in group], first.in_features, first.weight.dtype
     whole = torch.empty(inputs, sum(sizes), dtype=dtype).t() if layout.columns else torch.empty(sum(sizes), inputs, dtype=dtype)
-    for linear, part in zip(group, whole.split(sizes), strict=True):
+    parts = whole.split(sizes)
+    for linear, part in zip(group, parts, strict=True):
         part.copy_(linear.weight)
         linear.weight.data = part
-    first.__dict__["beside"] = SideBySide(whole, tuple(linear.weight.data_ptr() for linear in group), layout)
+    first.__dict__["beside"] = SideBySide(whole, parts, layout)
 
 
 @lru_cache(maxsize=256)

@@ -149,6 +149,18 @@ class ParcaeForCausalLM(RecurrentModel):
         super().check_kind(fields, config, kind, shapes)
         config.value_tables, config.value_gates = recognition.parcae_values_in(config, shapes)
 
+    def _resize_token_embeddings(
+        self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """As transformers'; the layers' tables have a row for each token too."""
+        embeddings: Any = super()._resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        tables: Any = self.value_embeds
+        for name, table in tables.items():
+            trained = table.weight.requires_grad
+            resized = self._get_resized_embeddings(table, len(embeddings.weight), mean_resizing=mean_resizing)
+            tables[name] = resized.requires_grad_(trained)
+        return embeddings
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)

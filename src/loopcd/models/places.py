@@ -17,7 +17,7 @@ from torch import Tensor
 
 from loopcd.models.cache import GROWTH, Exited, LoopCache
 from loopcd.models.layers import attention
-from loopcd.models.slots import Slot, Span, in_blocks, sent
+from loopcd.models.slots import Slot, Span, in_blocks, sent, stored
 
 if TYPE_CHECKING:
     from loopcd.models.stages import LoopedModel
@@ -72,7 +72,7 @@ class Places:
             grown = in_blocks(max(columns, int(GROWTH * (0 if old is None else old[0].shape[2]))))
             capacity = max(columns, min(grown, self.limit))
             number = self.rows * (self.num_loops if base in self.looped else 1)
-            new = tuple(each.new_zeros(number, each.shape[1], capacity, each.shape[3]) for each in (keys, values))
+            new = tuple(stored(each.new_zeros, number, each.shape[1], capacity, each.shape[3]) for each in (keys, values))
             for before, after in zip(old or (), new, strict=False):
                 after[:, :, : before.shape[2]] = before
             self._kept[base] = new[0], new[1]
@@ -138,7 +138,7 @@ def seated(cache: LoopCache, places: Places, place: int) -> None:
         if isinstance(old, PlaceSlot) and old._places is places:
             continue
         if old.keys is not None and old.values is not None:
-            new.update(old.keys, old.values, Span(1, 0, cache.length))
+            new.update(old.keys, old.values, Span(1, 0, old.keys.shape[2]))  # fewer at loops that later tokens did not run
         cache.layers[index] = new
     while len(cache.layers) < places.slots:
         cache.layers.append(PlaceSlot(cache, places, len(cache.layers), place))
@@ -147,10 +147,11 @@ def seated(cache: LoopCache, places: Places, place: int) -> None:
 
 def unseated(cache: LoopCache) -> None:
     """Let a cache that was moved to a place go on by itself, with what it holds there."""
-    for index, old in enumerate(cache.layers):
-        if isinstance(old, PlaceSlot):
-            cache.layers[index] = new = Slot(cache)
-            new._keys, new._values, new._clean = old._keys, old._values, old.capacity
+    with torch.inference_mode(False):  # what is kept is written later, maybe with gradients
+        for index, old in enumerate(cache.layers):
+            if isinstance(old, PlaceSlot):
+                cache.layers[index] = new = Slot(cache)
+                new._keys, new._values, new._clean = old._keys, old._values, old.capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,9 @@ class PassCache:
     def open(self, batch: int, time: int, padding: Tensor | None = None, device: Any = None) -> Span:
         self.span = Span(batch, 0, time)
         return self.span
+
+    def run(self, span: Span, loop: int) -> None:
+        """Each text's own cache notes it."""
 
     def seen_at(self, loop: int) -> None:
         return None

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from loopcd.models.cache import LoopCache
 from loopcd.models.coda import CodaModel, slots_of
 from loopcd.models.layers import LoopedLayer, RMSNorm, RotaryTable, init_weights
+from loopcd.models.layout import is_watched
 from loopcd.models.slots import Span
 from loopcd.models.stages import LoopState, Pass
 
@@ -32,7 +33,6 @@ class RecurrentModel(CodaModel):
     keeps_tokens: ClassVar[bool] = False  # True where later stages look the tokens up again
     layer_class: ClassVar[type[LoopedLayer]]
     rotary: RotaryTable
-    _watchable: tuple[nn.Module, ...] | None = None  # the modules on which a hook would see what is written over
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -57,6 +57,13 @@ class RecurrentModel(CodaModel):
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.transformer["wte"] = value
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """As transformers'; the number of rows has two names in some configurations, of which it knows one."""
+        resized = super().resize_token_embeddings(*args, **kwargs)
+        if hasattr(self.config, "padded_vocab_size"):
+            self.config.padded_vocab_size = self.config.vocab_size
+        return resized
 
     def _init_weights(self, module: nn.Module) -> None:
         init_weights(module, self.config.initial_std)
@@ -146,22 +153,24 @@ class RecurrentModel(CodaModel):
         """The part's layers one after the other; with `last`, what the last one makes of the last token only."""
         layers: Any = self.transformer[part]
         first = self._first_layer[part]
-        spare = self._spare(x)
+        spare = self._spare(x, layers)
         for index, (layer, slot) in enumerate(zip(layers, slots, strict=True)):
             inputs = self.layer_inputs(rotary, first + index)
             x = layer(x, inputs, mask, slot, span, last and index == len(layers) - 1, spare)
         return x
 
-    def _spare(self, x: Tensor) -> bool:
+    def _spare(self, x: Tensor, layers: Sequence[nn.Module]) -> bool:
         """Whether layers may write over their inputs: all of these are made for them alone, unless somebody looks on.
 
         It saves kernels, which are what a GPU waits for; a CPU does not care.
         """
         if x.is_cpu or not self.layer_class.can_spare or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return False
-        if self._watchable is None:
-            self._watchable = tuple(self.transformer.modules())
-        return not any(each._forward_hooks or each._forward_pre_hooks or "forward" in each.__dict__ for each in self._watchable)
+        if any(type(layer) is not self.layer_class for layer in layers):
+            return False
+        # it is seen by the layers, their parts, and what made their input: looked at anew, since layers can be replaced
+        seen: Any = [part for module in (self.transformer, *layers) for part in (module, *module._modules.values())]
+        return not any(map(is_watched, seen))
 
     def initial_state(self, like: Tensor, position_ids: Tensor, seed: int | Sequence[int] | None) -> Tensor:
         """Zero; or by `seed` the Gaussian, cut off at three deviations, that training starts from: a fixed draw a position."""

@@ -1,6 +1,6 @@
 """Where keys and values are kept: a `Slot` for each (loop, layer), and the `Span` of columns that a pass writes there."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,12 @@ def sent(values: Tensor | Sequence[Any], device: torch.device) -> Tensor:
     """Numbers of the host on the device, without waiting for it."""
     made = values if isinstance(values, Tensor) else torch.tensor(values)
     return made.to(device, non_blocking=True)
+
+
+def stored(make: Callable[..., Tensor], *size: int) -> Tensor:
+    """Storage by `new_empty` or `new_zeros` of a tensor: made under inference mode, it could be written there alone."""
+    with torch.inference_mode(False):
+        return make(size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +164,7 @@ class Slot(CacheLayerMixin):
         self._clean = clean
 
     def _enlarged(self, old: Tensor | None, like: Tensor, batch: int, capacity: int) -> Tensor:
-        new = like.new_empty(batch, like.shape[1], capacity, like.shape[3])
+        new = stored(like.new_empty, batch, like.shape[1], capacity, like.shape[3])
         if old is not None:
             new[:, :, : self._clean] = old[:, :, : self._clean]
         return new
@@ -183,7 +189,8 @@ class Slot(CacheLayerMixin):
         there, here = (sent(each, self._keys.device) for each in moved)
         for kept in (self._keys[:, :, : self._clean], self._values[:, :, : self._clean]):
             kept.index_copy_(0, there, kept.index_select(0, here))
-        self._keys, self._values = self._keys[: len(index)], self._values[: len(index)]
+        with torch.inference_mode(False):  # what is kept is written later, maybe with gradients
+            self._keys, self._values = self._keys[: len(index)], self._values[: len(index)]
 
     def fill(self, keys: Tensor, values: Tensor) -> None:
         """Hold these columns [batch, heads, columns, head_dim] and no others, with as much room as before."""
@@ -191,7 +198,7 @@ class Slot(CacheLayerMixin):
         self._keys, self._values = (self._enlarged(each, each, len(each), capacity) for each in (keys, values))
 
     def _selected(self, old: Tensor, index: Tensor) -> Tensor:
-        new = old.new_empty(len(index), *old.shape[1:])
+        new = stored(old.new_empty, len(index), *old.shape[1:])
         new[:, :, : self._clean] = old[:, :, : self._clean].index_select(0, index)
         return new
 

@@ -240,8 +240,11 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
 
     def enter(self, tokens: Pass, loop: int) -> Tensor | None:
         """Make ready what the tokens see at loop `loop`, also of tokens that left before it; the mask of it."""
-        if tokens.cache is not None and tokens.cache.reach is not None and loop > 1:
-            tokens.cache.enter(tokens.span, loop, self.loop_slots(loop), self.loop_slots(loop - 1))
+        cache = tokens.cache
+        if cache is not None and loop > 1:
+            cache.run(tokens.span, loop)
+            if cache.reach is not None:
+                cache.enter(tokens.span, loop, self.loop_slots(loop), self.loop_slots(loop - 1))
         return tokens.mask_at(loop)
 
     def make_mask(self, span: Span, valid: Tensor | None, device: torch.device) -> Tensor | None:
