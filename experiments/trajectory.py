@@ -90,7 +90,8 @@ def _train_seed(plan: Plan, seed: int, out: Path, display: Display, compiled: bo
     recipe = recipe_named(plan.recipe, tokenizer, tokens=plan.tokens)
     # The last snapshot is the finished model: a batch rarely ends on a given number of tokens.
     pace = Pace(measure_every=None, measured=20, snapshots=plan.snapshots[:-1])
-    Trainer(recipe, tokenizer, out, pace, seed, compiled).run(resume=True, display=display)
+    trainer = Trainer(recipe, tokenizer, out, pace, seed, compiled)
+    trainer.run(resume=trainer.folder.run_file.exists(), display=display)
 
 
 def _measure_seed(plan: Plan, seed: int, out: Path, display: Display) -> None:
