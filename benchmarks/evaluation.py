@@ -159,7 +159,7 @@ def bench_evaluation(
         say(f"evaluation: {name}, batch {size}, early exit")
         some = Texts(model, prompts[: 4 * size], own.lengths[: 4 * size], end)
         found[f"{name}, batch {size}, own ends, early exit"] = measure(some, exits, size, rounds)
-    medium, count, tokens = MEDIUM["huginn-medium"](), 4 if small else 48, 4 if small else 64
+    medium, count, tokens = MEDIUM["huginn-medium"](), 4 if small else 48, 4 if small else 24
     say("evaluation: huginn-medium, exits drawn")
     drawn = Texts(medium, Subject("huginn-medium", medium, None, 0).prompts(count), [tokens] * count)
     size = max(1, count // 3)
