@@ -9,7 +9,7 @@ import click
 
 from loopcd.cli.group import Failed, main
 from loopcd.cli.method_flags import build_method
-from loopcd.cli.options import check_task, shared
+from loopcd.cli.options import COUNT, check_task, shared
 
 SETTINGS = ("amateur_loop", "strength", "plausibility")  # of LoopCD, as options
 
@@ -21,11 +21,11 @@ SETTINGS = ("amateur_loop", "strength", "plausibility")  # of LoopCD, as options
 @click.option("--amateur-loop", type=int, help="LoopCD: loop of the amateur (the model's preset if not given).")
 @click.option("--strength", type=float, help="LoopCD: λ.")
 @click.option("--plausibility", type=float, help="LoopCD: α.")
-@click.option("--max-new-tokens", type=int, help="Longest text (the task's own limit if not given).")
+@click.option("--max-new-tokens", type=COUNT, help="Longest text (the task's own limit if not given).")
 @click.option("--task", default="steps", show_default=True, help="Where examples are looked for when no source is given.")
 @shared("data")
-@click.option("--limit", type=int, default=100, show_default=True, help="Examples taken of trace files.")
-@click.option("--problems", type=int, help="Problems that the search looks at (all of the task if not given).")
+@click.option("--limit", type=COUNT, default=100, show_default=True, help="Examples taken of trace files.")
+@click.option("--problems", type=COUNT, help="Problems that the search looks at (all of the task if not given).")
 @shared("num-loops", "dtype", "device", "allow-pickle", "chat")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="To serve on; a free one if not given.")
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
@@ -39,9 +39,6 @@ def lens(sources: tuple[str, ...], target: Path | None, port: int, no_browser: b
     loopcd lens a.npz b.npz            open traces (loopcd generate --trace, loopcd reproduce)
     loopcd lens --export report.html   any of these as one file that opens from disk
     """
-    for name in ("limit", "problems", "max_new_tokens"):
-        if options[name] is not None and options[name] < 1:
-            raise click.UsageError(f"--{name.replace('_', '-')} {options[name]}: a whole number of at least 1")
     if as_json and target is None:
         raise click.UsageError("--json goes with --export")
     check_task(options["task"])
