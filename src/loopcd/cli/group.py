@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from errno import EPIPE
+from io import TextIOWrapper
 from typing import Any
 
 import click
@@ -28,7 +29,7 @@ class Failed(click.ClickException):
 class _Command(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         for stream in (sys.stdout, sys.stderr):
-            if hasattr(stream, "reconfigure"):
+            if isinstance(stream, TextIOWrapper):
                 stream.reconfigure(errors="replace")  # a table with a "?" is worth more than none
         try:
             return super().invoke(ctx)

@@ -60,9 +60,9 @@ def tuning_half(items: Sequence[Item], options: TaskOptions) -> tuple[Sequence[I
 def limited(items: Sequence[Item], options: TaskOptions) -> list[Item]:
     """A fixed, seeded subset in the given order; a smaller one is part of a larger one. Texts and grades are kept by id, so ids
     that stand there twice are refused."""
-    number, twice = max(Counter(item.id for item in items).items(), key=lambda pair: pair[1], default=("", 1))[::-1]
-    if number > 1:
-        raise ValueError(f"the data has {number} items with the id {twice!r}: each needs an id of its own")
+    for name, number in Counter(item.id for item in items).most_common(1):
+        if number > 1:
+            raise ValueError(f"the data has {number} items with the id {name!r}: each needs an id of its own")
     if options.limit is None:
         return list(items)
     if options.limit < 1:
