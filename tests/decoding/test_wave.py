@@ -174,6 +174,8 @@ def test_the_rule_chooses_between_rounds_and_waves() -> None:
     cheap, dear = PassCosts((1.0, 1.0, 1.0, 1.0)), PassCosts((1.0, 1.5, 2.5, 5.0))
     assert DraftPlan.wave_of(4, 32).gain(model, 32, 0.9, 1, cheap) > 1.2 * DraftPlan(4, 8).gain(model, 32, 0.9, 1, cheap)
     assert DraftPlan.wave_of(4, 32).gain(model, 32, 0.3, 1, dear) < 1
+    seen_late, seen_soon = (DraftPlan.wave_of(4, 32).gain(model, 32, 0.8, 1, cheap, again) for again in ((), (0.9, 1.0)))
+    assert seen_soon > 1.3 * seen_late  # a wrong one that is replaced on the way costs less than one that the last loop refuses
     assert rule.plan(model, 4, waves=None) is None  # it has seen nothing yet
     assert loopcd.SelfDraft(2).plan(model, 4, waves=True) == DraftPlan(2, 2, wave=True)
     run(model, ids_of(), loopcd.Greedy(draft=rule), count=ENOUGH + 2)

@@ -1,6 +1,7 @@
 """Whether, how deep and how far to draft; `rounds` does it."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from weakref import WeakKeyDictionary
@@ -21,8 +22,8 @@ ENOUGH = 24  # written tokens from which the rule learns
 LATELY = 512  # drafts of which it knows how many were right
 USUAL, WEIGHT = 0.97, 8  # how often trained loops agree, and how many tokens this belief weighs: one miss says little
 CLEAR = 1.1  # an expected gain that is begun with; smaller ones may be less than the estimate's error
-TICK = 0.8e-3  # seconds of the host beside a tick's loop, as once measured; what a wave costs more than its loops
-AHEAD_BY = 1.2  # how far ahead of rounds a wave must be to be chosen: a slow moment makes the loops look dear beside TICK
+AGAIN = (2, 4)  # times the loops of a draft, after which a token of a wave is looked at again
+AHEAD_BY = 1.2  # how far ahead of rounds a wave must be to be chosen: what it costs the host is told roughly
 TRIAL = 2  # tokens of a round that only tries whether drafts are accepted
 FIRST = 2  # plain passes by which a clocked pace begins
 CLOCKED = 6  # rounds of which a clocked pace knows what they took before it gives drafts up; half, where few were accepted
@@ -87,12 +88,14 @@ class SelfDraft:
         alone = batch == 1 and self.length is None and self.fallback and model.device.type == "cpu"
         farther = range(2, FARTHEST + 1) if alone else ()
         passes, gains = pass_costs(model, batch), dict[DraftPlan, float]()
-        timed = waves is None and passes.seconds is not None  # else nobody knows what the host's part of a tick is worth
-        for early, chance in zip(candidates, agreement, strict=True):
+        timed = waves is None and passes.host is not None  # else nobody knows what the host's part of a tick is worth
+        known = dict(zip(candidates, agreement, strict=True))
+        for early, chance in known.items():
+            again = [known[times * early].right for times in AGAIN if times * early in known]
             rounds = [DraftPlan(early, length) for length in lengths]
             rounds += [DraftPlan(early, length, sure=True) for length in farther if chance.sure < 1]
             for plan in (*(() if waves else rounds), *((DraftPlan.wave_of(early, num_loops),) if waves or timed else ())):
-                gains[plan] = plan.gain(model, num_loops, chance, batch, passes)
+                gains[plan] = plan.gain(model, num_loops, chance, batch, passes, again)
         best = max(gains, key=lambda plan: gains[plan] / (AHEAD_BY if plan.wave and not waves else 1))
         # a token or two that loops named otherwise must not make the drafts deeper, which costs for sure
         near = [plan for plan in gains if plan.wave == best.wave and CLEAR * gains[plan] >= gains[best]]
@@ -120,8 +123,10 @@ class DraftPlan:
         agreement: "float | Agreement",
         batch: int = 1,
         passes: PassCosts | None = None,
+        again: Sequence[float] = (),
     ) -> float:
-        """Expected speed over plain decoding, if a draft is accepted with probability `agreement`.
+        """Expected speed over plain decoding, if a draft is accepted with probability `agreement`, and what a wave's token says
+        when it is looked at `again` with these.
 
         A round of k tokens makes 1 + p + p² + … + p^(k − 1) of them. It costs k beginnings and k passes of `loops` loops, all
         but the last with a readout, and one pass of the remaining loops, which is dearer for several tokens than for one
@@ -133,7 +138,9 @@ class DraftPlan:
             beginning, readout = _costs(model)
         known = agreement if isinstance(agreement, Agreement) else Agreement(agreement)
         if self.wave:
-            cost = self._wave_cost(num_loops, min(known.right, 0.999), passes, beginning + readout)
+            cost = self._wave_cost(
+                num_loops, [min(chance, 0.999) for chance in (known.right, *again)], passes, beginning + readout
+            )
             return (beginning + num_loops + readout) / cost
         drafts, made = self._round(known)
         cost = (1 + drafts) * (beginning + self.loops) + drafts * readout
@@ -147,19 +154,23 @@ class DraftPlan:
         drafts = range(self.length - 1)
         return sum(going_on**index for index in drafts), 1 + known.right * sum(right**index for index in drafts)
 
-    def _wave_cost(self, num_loops: int, p: float, passes: PassCosts, gate: float) -> float:
+    def _wave_cost(self, num_loops: int, chances: Sequence[float], passes: PassCosts, gate: float) -> float:
         """What a token of a wave costs, in loops over one token.
 
-        While it grows, for as many ticks as there are loops, it gives one token; then one every `loops` ticks, or less often
-        where fewer may be in flight. A refused draft takes those behind it along. A tick also takes the host `TICK` seconds,
-        which with small models is more than the loop.
+        One token comes for every one that is begun, `loops` ticks after the one before it or less often where fewer may be in
+        flight, if the first look at that one named it; later if only a later look did; and if none did, with a wave that grows
+        anew for as many ticks as there are loops. What was begun behind a wrong one goes with it. A tick also has the host do
+        something, which with small models takes longer than the loop.
         """
-        growing = sum(passes.of(min(self.length, 1 + tick // self.loops)) for tick in range(num_loops))
-        apart = max(self.loops, num_loops / self.length)
-        begun = 1 + (1 - p) * (self.length - 1)
-        host = TICK / passes.seconds if passes.seconds else 0.0  # in loops
-        ticks = (1 - p) * num_loops + p * apart
-        return (1 - p) * growing + p * apart * passes.of(self.length) + begun * gate + ticks * host
+        host = passes.host or 0.0
+        full, least = passes.of(self.length) + host, num_loops / self.length
+        cost = begun = told = 0.0
+        for times, chance in zip((1, *AGAIN), chances, strict=False):
+            share, told = max(0.0, chance - told), max(told, chance)
+            cost += share * max(times * self.loops, least) * full
+            begun += share * min(times, self.length)
+        growing = sum(passes.of(min(self.length, 1 + tick // self.loops)) + host for tick in range(num_loops))
+        return cost + (1 - told) * growing + (begun + (1 - told) * self.length) * gate
 
 
 def _costs(model: LoopedModel) -> tuple[float, float]:

@@ -14,6 +14,7 @@ from loopcd.models.stages import LoopedModel
 TIMED = (1, 2, 4, 8)  # tokens; costs between them are interpolated; of two, a product may cost as much as of four
 TRIES = 3
 CONTEXT = 64  # columns that the timed passes see
+TICK = 300  # small operators that take the host as long as what it does beside a tick's loop, as once measured
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class PassCosts:
     """Costs of passes over `TIMED` tokens of each row, that over one being 1."""
 
     costs: tuple[float, ...]
-    seconds: float | None = None  # of a loop over one token of each row; None: not timed
+    host: float | None = None  # what the host does beside a tick's loop, in loops over one token of each row; None: not timed
     beginning: float | None = None  # of one token, in such loops
     readout: float | None = None  # of one token with the head, in such loops
 
@@ -88,7 +89,7 @@ def _measure(model: LoopedModel, batch: int) -> PassCosts:
     cache = _OneSlot()
     cache.batch, cache.length = batch, int(lengths.max())
     ids = torch.zeros(batch, TIMED[-1], dtype=torch.long)
-    least = [float("inf")] * (len(TIMED) + 2)
+    least, small = [float("inf")] * (len(TIMED) + 3), torch.zeros(1)
     for _ in range(TRIES):  # in turn, so that what disturbs does not fall on one of them
         spent, around = list[float](), list[float]()
         for tokens in TIMED:
@@ -102,8 +103,13 @@ def _measure(model: LoopedModel, batch: int) -> PassCosts:
             if tokens == 1:
                 model.head(model.readout(state, last=True)[:, -1]).argmax(dim=-1)
                 around = [marks[1] - marks[0], time.thread_time() - marks[2]]
+        begun = time.thread_time()
+        for _ in range(TICK // 10):
+            small = small + 1
+        around.append(10 * (time.thread_time() - begun))
         least = [min(pair) for pair in zip(least, [*spent, *around], strict=True)]
     one = least[0]
     # more tokens never cost less than one, nor more than as many passes
     costs = tuple(min(max(each / one, 1.0), tokens) for each, tokens in zip(least, TIMED, strict=False))
-    return PassCosts(costs, one, least[-2] / one, least[-1] / one)
+    beginning, readout, host = (each / one for each in least[len(TIMED) :])
+    return PassCosts(costs, host, beginning, readout)

@@ -16,14 +16,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from loopcd.decoding.draft import CLEAR, DraftPlan, DraftReport, Probe, SelfDraft
+from loopcd.decoding.draft import AGAIN, CLEAR, DraftPlan, DraftReport, Probe, SelfDraft
 from loopcd.decoding.passes import pass_costs
 from loopcd.models.stages import LoopedModel, LoopState
 
 if TYPE_CHECKING:
     from loopcd.decoding.flight import Unit
 
-AGAIN = (2, 4)  # times the loops of a draft, after which a token is looked at again
 SHARE = 0.15  # of what is believed about drafts that the last one makes up
 TRIED = 0.9  # what is believed after trials that were accepted
 STEPS = 20  # in which chances are told apart
