@@ -57,6 +57,14 @@ def small_pools() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def interruptible() -> Iterator[None]:
+    """Also where the tests are run in the background, where shells have Ctrl-C ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(scope="module")
 def whole(small_pools: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model of a run that nothing stopped."""
