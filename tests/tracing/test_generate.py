@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 import loopcd
@@ -66,6 +67,12 @@ def test_the_method_s_own_choice_is_in_it(looped: LoopedModel, tokenizer: Any) -
             if name == "loopcd":
                 assert (trace.amateur_loop, trace.strength, trace.plausibility) == (1, 0.9, 0.05)
     assert changed > 0
+
+
+def test_a_wrapped_model_is_traced_as_the_one_inside(looped: LoopedModel, tokenizer: Any) -> None:
+    wrapped, asked = torch.compile(looped, backend="eager"), (tokenizer, PROMPTS[0], loopcd.LoopCD(1, 0.9))
+    traces = [loopcd.generate(each, *asked, max_new_tokens=NEW, trace=True).trace for each in (wrapped, looped)]
+    assert traces[0] == traces[1]
 
 
 def test_sampling_keeps_raw_logits(looped: LoopedModel, tokenizer: Any) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -106,8 +106,8 @@ def _read(
         readouts.append(model.readout(state)[rows, columns])
         latents.append(state.hidden[rows, columns])
         changes.append(relative_change(before.hidden[rows, columns].float(), latents[-1].float()))
-    if isinstance(model, CodaModel) and setting.coda == "shared":
-        _share_coda(model, state, readouts, latents, rows, columns, [len(item.token_ids) for item in items])
+    if not model.pointwise_readout and setting.coda == "shared":  # asked of the model, which may be wrapped in another
+        _share_coda(cast(CodaModel, model), state, readouts, latents, rows, columns, [len(item.token_ids) for item in items])
     return readouts, changes
 
 
