@@ -1,5 +1,6 @@
 """LoopCD against a slow reading of its formula: identical tokens, however it is run."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -232,6 +233,14 @@ def test_strength_0_and_plausibility_1_are_greedy(
     greedy = tokens_of(model, ids, loopcd.Greedy(), count=5)
     assert tokens_of(model, ids, loopcd.LoopCD(1, 0.0), count=5) == greedy
     assert tokens_of(model, ids, loopcd.LoopCD(1, strength, plausibility=1.0), count=5) == greedy
+
+
+def test_strength_0_is_greedy_where_rounding_makes_logits_equal(huginn: LoopedModel) -> None:
+    narrow: Any = copy.deepcopy(huginn).bfloat16()
+    for ids in (random_ids(1, 5), random_ids(4, 5, seed=1)):
+        greedy = tokens_of(narrow, ids, loopcd.Greedy(), count=32)
+        assert tokens_of(narrow, ids, loopcd.LoopCD(1, 0.0), count=32) == greedy
+        assert tokens_of(narrow, ids, loopcd.NoiseCD(strength=0.0), count=32) == greedy
 
 
 def test_the_preset_is_what_none_means(golden: Golden) -> None:

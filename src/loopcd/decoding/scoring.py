@@ -173,9 +173,9 @@ class ContrastScorer:
         told = torch.cat([expert, (reading.logits >= border).sum(dim=-1, keepdim=True)], dim=1).cpu()
         return told[:, :-1], int(told[:, -1].max())
 
-    @staticmethod
-    def _rounded(reading: Reading) -> bool:
-        return reading.dtype.itemsize < 4
+    def _rounded(self, reading: Reading) -> bool:
+        """Whether rounding may hide differences that count; without a contrast the logits stay those that Greedy reads."""
+        return self.strength > 0 and reading.dtype.itemsize < 4
 
     def _slack(self, reading: Reading, best: Tensor) -> Tensor | float:
         """How far rounding may have moved logits near the best one, [batch]."""
