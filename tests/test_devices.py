@@ -49,6 +49,7 @@ METHODS: dict[str, Any] = {
     "draft": Greedy(draft=SelfDraft(2, 3)),
     "draft by rule": LoopCD(draft=SelfDraft(None, None)),
     "drafted loopcd": LoopCD(draft=SelfDraft(2, 3, fallback=False)),
+    "wave": LoopCD(1, draft=SelfDraft(2, wave=True, fallback=False)),
 }
 # which modules are on the second device: every second layer, or all but the layers
 SPLITS: dict[str, Callable[[str], bool] | None] = {

@@ -241,9 +241,9 @@ class Ticks:
         read = torch.cat(hidden)  # [texts, tips behind the tokens that came out, prompts]
         reading, named = Reading(read, wide(self.model.head(read))), list[int]()
         if tips:
-            named = reading.logits[done : done + len(tips)].argmax(dim=-1).tolist()
-            rest = [*range(done), *range(done + len(tips), len(read))]
-            reading = Reading(reading.hidden[rest], reading.logits[rest])
+            behind = done + len(tips)
+            named = reading.logits[done:behind].argmax(dim=-1).tolist()
+            reading = Reading(*(torch.cat([each[:done], each[behind:]]) for each in (reading.hidden, reading.logits)))
         return self._given(reading, came), named
 
     def _given(self, reading: Reading, came: Sequence[tuple[Row, int, Any]]) -> dict[Row, bool]:
