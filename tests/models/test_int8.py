@@ -60,6 +60,15 @@ def test_every_family_method_and_draft(name: str) -> None:
     assert loopcd.generate(model, byte_tokenizer(), PROMPTS, drafted, max_new_tokens=6)
 
 
+def test_gradients_go_through_few_rows_as_through_many() -> None:
+    model, ids = quantized("ouro"), random_ids(1, 12)
+    losses = [model(input_ids=ids[:, :time], labels=ids[:, :time]).loss for time in (4, 12)]
+    for loss in losses:
+        model.zero_grad()
+        loss.backward()
+        assert model.model.norm.weight.grad.abs().max() > 0
+
+
 def test_some_rows_of_the_head_are_those_of_the_whole() -> None:
     model = quantized("huginn")
     hidden, tokens = torch.randn(2, 3, 32).bfloat16(), torch.randint(0, 259, (2, 3, 5))

@@ -53,7 +53,7 @@ class Int8Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, self.in_features)
         fits = x.is_cpu and x.dtype == torch.bfloat16 and self.in_features % BLOCK == 0
-        if fits and 0 < len(rows) <= FEW and not torch.compiler.is_compiling():
+        if fits and 0 < len(rows) <= FEW and not x.requires_grad and not torch.compiler.is_compiling():
             y = torch._weight_int8pack_mm(rows, self.weight, self.scales)  # pyright: ignore[reportPrivateImportUsage]
         else:
             y = self._widened(rows)

@@ -60,19 +60,20 @@ class Layout:
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         rows = x.numel() // x.shape[-1]
         chosen = self.one if rows == 1 else self.few if FEW <= rows < MANY else self.many if rows >= MANY else self.two
-        return (chosen if chosen is by_torch or _usual(x, weight) else by_torch)(x, weight, bias)
+        return (chosen if chosen is by_torch or _usual(chosen, x, weight) else by_torch)(x, weight, bias)
 
 
 PLAIN = Layout()
 
 
-def _usual(x: Tensor, weight: Tensor) -> bool:
-    """Whether others than torch may be called: nobody needs a gradient, another dtype or a traced graph."""
+def _usual(product: Product, x: Tensor, weight: Tensor) -> bool:
+    """Whether another product than torch's may be called: nobody needs a gradient, another dtype or a traced graph."""
     if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
         return False
     if type(x) is not Tensor or x.requires_grad or x.numel() == 0:
         return False
-    return x.is_cpu and weight.is_cpu and x.dtype == weight.dtype and x.dtype in (torch.float32, torch.bfloat16)
+    known = (torch.float32,) if product is by_numpy else (torch.float32, torch.bfloat16)  # a model may have been converted
+    return x.is_cpu and weight.is_cpu and x.dtype == weight.dtype and x.dtype in known
 
 
 class LaidOutLinear(nn.Linear):
