@@ -243,7 +243,8 @@ class Ticks:
         if tips:
             behind = done + len(tips)
             named = reading.logits[done:behind].argmax(dim=-1).tolist()
-            reading = Reading(*(torch.cat([each[:done], each[behind:]]) for each in (reading.hidden, reading.logits)))
+            rest, said = (torch.cat([each[:done], each[behind:]]) for each in (reading.hidden, reading.logits))
+            reading = Reading(rest, said)
         return self._given(reading, came), named
 
     def _given(self, reading: Reading, came: Sequence[tuple[Row, int, Any]]) -> dict[Row, bool]:
