@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import cpu_offload
 from torch import nn
 
 import loopcd
@@ -250,6 +251,36 @@ def test_fewer_kernels_compute_the_same_and_hooks_see_what_layers_made() -> None
         before = embeddings.clone()
         model(inputs_embeds=embeddings)
         assert torch.equal(embeddings.cpu(), before.cpu())
+
+
+@pytest.mark.parametrize("family", ["huginn", "ouro"])
+def test_weights_that_are_kept_elsewhere_until_they_are_used(family: str) -> None:
+    asked = (TOKENIZER, ["one and", "two"], LoopCD(1))
+    wanted = loopcd.generate(MAKERS[family](), *asked, max_new_tokens=4)
+    offloaded = cpu_offload(MAKERS[family](), execution_device=torch.device("cpu"))
+    assert offloaded.device == torch.device("cpu") and {weight.device.type for weight in offloaded.parameters()} == {"meta"}
+    assert loopcd.generate(offloaded, *asked, max_new_tokens=4) == wanted
+
+
+def test_a_layer_that_is_no_weight() -> None:
+    class Doubled(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * self.inner(x)
+
+    def wrapped() -> LoopedModel:
+        model: Any = tiny_huginn()
+        model.transformer["core_block"][0].mlp.proj = Doubled(model.transformer["core_block"][0].mlp.proj)
+        return model
+
+    ids = random_ids(1, 5)
+    wanted = wrapped()(ids).logits.detach()
+    with devices():
+        model = placed(wrapped(), "standin:0")
+        torch.testing.assert_close(model(ids.to(model.device)).logits.cpu(), wanted, rtol=0, atol=TOLERANCE)
 
 
 def test_an_evaluation_and_the_benchmark(tmp_path: Path) -> None:

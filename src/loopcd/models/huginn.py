@@ -31,7 +31,7 @@ class HuginnAttention(nn.Module):
         self.qk_bias = nn.Parameter(torch.zeros(2, 1, self.heads, self.head_dim)) if config.qk_bias else None
         self.proj = nn.Linear(self.heads * self.head_dim, config.n_embd, bias=False)
 
-    def project(self, x: Tensor, cos: Tensor, sin: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each [rows, heads, time, head_dim], with the positions in them; these are cos and sin, or
         complex numbers alone."""
         rows, time, _ = x.shape
@@ -88,7 +88,7 @@ class HuginnLayer(LoopedLayer):
 
     def before(self, x: Tensor, cos: Tensor, sin: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         own: Any = self._modules
-        return own["attn"].project(own["norm_1"](x), cos, sin)
+        return own["attn"](own["norm_1"](x), cos, sin)  # called: its bias may be kept elsewhere until then
 
     def after(self, x: Tensor, attended: Tensor, spare: bool = False) -> Tensor:
         own: Any = self._modules

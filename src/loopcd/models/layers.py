@@ -153,10 +153,10 @@ def rotate_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def add_product(x: Tensor, linear: nn.Module, y: Tensor) -> Tensor:
     """linear(y) + x, where that can be done by one kernel written over x, which nobody may need any more."""
-    weight: Any = linear.weight
-    if not is_plain(linear) or linear.bias is not None or not x.is_contiguous() or not x.dtype == y.dtype == weight.dtype:
+    plain: Any = linear if is_plain(linear) else None
+    if plain is None or plain.bias is not None or not x.is_contiguous() or not x.dtype == y.dtype == plain.weight.dtype:
         return linear(y) + x
-    x.view(-1, x.shape[-1]).addmm_(y.reshape(-1, y.shape[-1]), weight.t())
+    x.view(-1, x.shape[-1]).addmm_(y.reshape(-1, y.shape[-1]), plain.weight.t())
     return x
 
 

@@ -35,7 +35,7 @@ class RetrofitAttention(HuginnAttention):
             self.q_norm = RMSNorm(self.heads * self.head_dim, config.norm_eps)
             self.k_norm = RMSNorm(self.kv_heads * self.head_dim, config.norm_eps)
 
-    def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each [rows, heads, time, head_dim], with the positions in them."""
         rows, time, _ = x.shape
         rotated = self.heads + self.kv_heads
@@ -60,7 +60,7 @@ class RetrofitLayer(LoopedLayer):
         self.norms_first = config.layers_like == "llama"
 
     def before(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return self.attn.project(self.norm_1(x) if self.norms_first else x, cos, sin)
+        return self.attn(self.norm_1(x) if self.norms_first else x, cos, sin)
 
     def after(self, x: Tensor, attended: Tensor) -> Tensor:
         if self.norms_first:

@@ -125,6 +125,14 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
     def _can_set_attn_implementation(cls) -> bool:
         return True  # transformers looks for its attention interface in the model's own file; ours is called in layers.py
 
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes, also where accelerate keeps all of its weights elsewhere until they are used."""
+        found = super().device
+        hook = getattr(self.get_input_embeddings(), "_hf_hook", None) if found.type == "meta" else None
+        where = getattr(hook, "execution_device", None)
+        return found if where is None else torch.device(where)
+
     # -- the four stages, and where the slots are ---------------------------------------------------------------------
 
     def begin(self, input_ids: Tensor | None = None, cache: LoopCache | None = None, **kwargs: Any) -> LoopState:
