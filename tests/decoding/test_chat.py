@@ -57,8 +57,13 @@ def test_messages_go_through_the_template_once(chatty: Any, model: Any) -> None:
 def test_what_cannot_be_a_conversation(chatty: Any, model: Any) -> None:
     with pytest.raises(ValueError, match="prompt holds messages, but the model's tokenizer has no chat template"):
         loopcd.generate(model, byte_tokenizer(), ASKED, loopcd.Greedy())
-    with pytest.raises(ValueError, match="each needs a role and a content"):
-        loopcd.generate(model, chatty, [[{"role": "user"}]], loopcd.Greedy())
+    for wrong in ([{"role": "user"}], [*ASKED, "and then"]):
+        with pytest.raises(ValueError, match="each needs a role and a content"):
+            loopcd.generate(model, chatty, [wrong], loopcd.Greedy())
+    with pytest.raises(ValueError, match="a text, a list of messages, or a list of token ids"):
+        loopcd.generate(model, chatty, ASKED[0], loopcd.Greedy())  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="enable_thinking='no'"):
+        loopcd.generate(model, chatty, ASKED, loopcd.Greedy(), enable_thinking="no")  # pyright: ignore[reportArgumentType]
     chatty.chat_template = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(ValueError, match="the chat template refuses these messages: roles must alternate"):
         loopcd.generate(model, chatty, ASKED, loopcd.Greedy())

@@ -23,8 +23,8 @@ def chat_ids(tokenizer: Any, messages: Messages, name: str = "prompt", enable_th
     if tokenizer is None or not getattr(tokenizer, "chat_template", None):
         raise ValueError(f"{name} holds messages, but the model's tokenizer has no chat template: give a text")
     for message in messages:
-        if not isinstance(message.get("role"), str) or "content" not in message:
-            raise ValueError(f"{name} holds the message {dict(message)!r}: each needs a role and a content")
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str) or "content" not in message:
+            raise ValueError(f"{name} holds the message {message!r}: each needs a role and a content")
     options = {"add_generation_prompt": True, "return_dict": False, **template_options(tokenizer, enable_thinking)}
     try:
         return tokenizer.apply_chat_template(list(messages), tokenize=True, **options)

@@ -1,7 +1,7 @@
 """`loopcd.generate` and `loopcd.stream`: texts in, texts out."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import index
@@ -244,7 +244,9 @@ def generate(
     checks.whole("batch_size", batch_size, 1)
     drawn = (max_new_tokens, stop, temperature, top_p, seed, init_seed)
     request = Request(model, tokenizer, method, *drawn, num_loops, enable_thinking=enable_thinking, interrupt=interrupt)
-    single = isinstance(prompts, str) or is_chat(prompts) or _are_ids(prompts)
+    single = (
+        isinstance(prompts, str | Mapping) or is_chat(prompts) or _are_ids(prompts)
+    )  # one message is no prompt, nor several
     try:
         given: Any = [prompts] if single else list(prompts)
     except TypeError as error:

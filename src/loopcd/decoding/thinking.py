@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from loopcd.decoding import checks
+
 OPENS, CLOSES = "<think>", "</think>"
 
 
@@ -27,6 +29,7 @@ def template_options(tokenizer: Any, enable_thinking: bool | None) -> dict[str, 
     """What `apply_chat_template` is told beside the messages: the switch where it is given, which the template must know."""
     if enable_thinking is None:
         return {}
+    checks.yes_or_no("enable_thinking", enable_thinking)
     if not has_switch(tokenizer):
         raise ValueError(f"enable_thinking={enable_thinking}: this tokenizer's chat template has no such switch; leave it out")
     return {"enable_thinking": enable_thinking}
