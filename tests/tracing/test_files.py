@@ -59,16 +59,21 @@ def test_each_is_loaded_when_it_is_asked_for(file: Path, monkeypatch: pytest.Mon
         traces[3]
 
 
-def test_what_was_written_before_an_interruption_is_there(tmp_path: Path) -> None:
-    path = tmp_path / "traces.npz"
+@pytest.mark.parametrize("arrays", [8, 9, 11, 15])  # a trace has 8
+def test_what_was_written_before_an_interruption_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrays: int) -> None:
+    path, write, written = tmp_path / "traces.npz", np.lib.format.write_array, list[Any]()
 
-    def interrupted() -> None:
-        with TraceWriter(path) as writer:
-            writer.add(hand_trace(LOGITS))
+    def interrupted(member: Any, array: Any, **options: Any) -> None:
+        if len(written) == arrays:
+            member.write(b"half of it")
             raise KeyboardInterrupt
+        written.append(write(member, array, **options))
 
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
+    monkeypatch.setattr(np.lib.format, "write_array", interrupted)
+    with TraceWriter(path) as writer:
+        writer.add(hand_trace(LOGITS))
+        with pytest.raises(KeyboardInterrupt):
+            writer.add(hand_trace(LOGITS))
     assert list(read_traces(path)) == [hand_trace(LOGITS)]
 
 

@@ -50,10 +50,17 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
         self._file = zipfile.ZipFile(self._target, "w", zipfile.ZIP_DEFLATED, compresslevel=4)
 
     def add(self, trace: LoopTrace) -> None:
-        """Append one trace."""
-        for name, array in _packed(trace).items():
-            with self._file.open(f"{self.written:06d}/{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
+        """Append one trace; what an interruption leaves of it is not listed in the file."""
+        listed = len(self._file.filelist)
+        try:
+            for name, array in _packed(trace).items():
+                with self._file.open(f"{self.written:06d}/{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
+        except BaseException:
+            for part in self._file.filelist[listed:]:
+                del self._file.NameToInfo[part.filename]
+            del self._file.filelist[listed:]
+            raise
         self.written += 1
 
     def close(self) -> None:
