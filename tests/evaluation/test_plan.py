@@ -65,6 +65,7 @@ def test_every_method_has_a_file_of_its_own() -> None:
         ("loopcd:strength=", "not of the form setting=value"),
         ("loopcd:strength=0.1,strength=0.2", "strength is set twice for loopcd"),
         ("greedy,greedy", "greedy stands there twice"),
+        ("loopcd:strength=1,loopcd:strength=1.0", "loopcd:strength=1.0 stands there twice"),
         ("", "an empty part"),
     ],
 )

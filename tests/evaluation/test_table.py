@@ -48,6 +48,11 @@ def test_what_is_text_already_is_shown_as_it_is() -> None:
     assert table.rich().columns[1].justify == "right" and table.rich().columns[2].justify == "left"
 
 
+def test_what_is_text_already_keeps_within_its_cell() -> None:
+    table = Table.of("", ("method", "n"), [("mti:negative_prompt=a|b\nc", "1")])
+    assert table.markdown().splitlines()[2:] == ["| mti:negative_prompt=a\\|b c | 1 |"]
+
+
 def test_a_column_may_be_kept_whole() -> None:
     drawn = Table.of("", ("method", "accuracy"), [("greedy", "1")]).rich(unbroken=(0,))
     assert [column.no_wrap for column in drawn.columns] == [True, False]

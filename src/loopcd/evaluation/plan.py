@@ -75,7 +75,7 @@ def parse_methods(text: str) -> tuple[MethodSpec, ...]:
         if part:
             _add_setting(found, part.strip(), text)
     specs = tuple(MethodSpec(name, tuple(given)) for name, given in found)
-    repeated = [spec.label for spec in specs if [each.label for each in specs].count(spec.label) > 1]
+    repeated = [spec.label for place, spec in enumerate(specs) if spec in specs[:place]]  # also 1 and 1.0, which are equal
     if repeated:
         raise ValueError(f"--methods {text!r}: {repeated[0]} stands there twice")
     return specs

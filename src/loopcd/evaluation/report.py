@@ -7,7 +7,7 @@ from typing import Any
 
 from loopcd.evaluation.partings import Parting, markdown_lines
 from loopcd.evaluation.results import BASELINE, MethodResult, Results
-from loopcd.evaluation.table import NOTHING, Estimate, Table, csv_text, shown
+from loopcd.evaluation.table import NOTHING, Estimate, Table, csv_text, one_line, shown
 
 NOTE = (
     "Intervals are 95 %: {single}; of differences a paired bootstrap over the items. W→R and R→W: items that are wrong by "
@@ -71,7 +71,7 @@ def markdown(results: Results, manifest: dict[str, Any], examples: Sequence[Part
     lines += [f"**{remark}**", ""] if remark else []
     lines += [Table.of("", headings, rows).markdown(), "", note(results), "", "## What was run", "", *described(manifest), ""]
     if examples:
-        lines += [f"## Where greedy and {examples[0].other.method} part", ""]
+        lines += [one_line(f"## Where greedy and {examples[0].other.method} part"), ""]
         for example in examples:
             lines += markdown_lines(example)
     return "\n".join(lines)
@@ -84,7 +84,7 @@ def described(manifest: dict[str, Any]) -> list[str]:
     data = "; ".join(f"{each['source']} ({each['records']}, sha256 {each['sha256'][:12]}…)" for each in task.get("data", []))
     weights = "".join(f", weights {value[:12]}…" for value in model.get("weights", {}).values())
     methods = [
-        f"    - {name}: {', '.join(f'{key}={value}' for key, value in each.items()) or 'no settings'}"
+        one_line(f"    - {name}: {', '.join(f'{key}={value}' for key, value in each.items()) or 'no settings'}")
         for name, each in settings["methods"].items()
     ]
     shut_in = f"; isolation: {task['isolation']}, {task['limits']}" if "isolation" in task else ""

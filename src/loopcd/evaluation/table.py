@@ -162,13 +162,18 @@ def figure(value: float, unit: Unit) -> str:
 
 
 def _marked(cell: Cell, column: Column) -> str:
-    ours = column.unit in ("markup", "figure")
-    return escaped(cell) if isinstance(cell, str) and not ours else shown(cell, column.unit)
+    if isinstance(cell, str) and column.unit not in ("markup", "figure"):
+        return escaped(cell)
+    return one_line(shown(cell, column.unit)).replace("|", "\\|")  # our own markup keeps within its cell too
 
 
 def escaped(text: str) -> str:
     """Text that Markdown shows as it is, on one line."""
-    return _SPECIAL.sub(r"\\\1", " ".join(text.splitlines())).strip() if text.strip() else text
+    return _SPECIAL.sub(r"\\\1", one_line(text)).strip() if text.strip() else text
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.splitlines())
 
 
 def finite(value: float | None) -> float | None:
