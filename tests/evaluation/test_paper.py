@@ -1,7 +1,9 @@
 """The paper's models, settings and figures, and where they stand beside ours."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,7 +95,7 @@ def test_figures_are_of_the_setting_that_was_used() -> None:
 def gsm8k() -> ReadTask:
     steps = make_task("steps", TaskOptions(limit=8))
     items = [Item(f"gsm8k/test/{number}", item.prompt, str(item.gold)) for number, item in enumerate(steps.items)]
-    return steps_with(items, name="gsm8k", max_new_tokens=8, protocol="paper")
+    return steps_with(items, name="gsm8k", max_new_tokens=256, protocol="paper")
 
 
 def test_an_evaluation_of_the_papers_model_has_its_figures_beside_ours(tmp_path: Path) -> None:
@@ -110,3 +112,16 @@ def test_an_evaluation_of_the_papers_model_has_its_figures_beside_ours(tmp_path:
     assert "paper strict" not in cells(other.results)[0]
     sampled = evaluate(gsm8k(), FakeEngine(name=OURO), RunPlan(plan.methods, (0,), 0.7), tmp_path / "sampled")
     assert "paper strict" not in cells(sampled.results)[0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"max_new_tokens": 255}, {"split": "500 problems of train"}, {"protocol": "paper, plain prompt"}, {"files": "other"}],
+    ids=str,
+)
+def test_figures_stand_only_beside_what_was_asked_as_in_the_paper(changes: dict[str, Any], tmp_path: Path) -> None:
+    task = gsm8k()
+    if "files" in changes:
+        changes = {"files": tuple(replace(file, known=False) for file in task.files)}
+    made = evaluate(replace(task, **changes), FakeEngine(name=OURO), RunPlan(parse_methods("greedy")), tmp_path / "run")
+    assert "paper strict" not in cells(made.results)[0]

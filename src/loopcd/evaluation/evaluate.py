@@ -82,7 +82,8 @@ def evaluate(
 def paper_figures(model: str, task: str, plan: RunPlan, manifest: dict[str, Any]) -> dict[str, dict[str, float]]:
     """What the paper reports for these methods, as fractions; only for its own models, benchmarks and settings."""
     settings, found = manifest["settings"], {}
-    for spec in plan.methods if paper.runs_so(model, settings["model"]["loops"], settings["model"]["dtype"]) else ():
+    as_there = paper.runs_so(model, settings["model"]["loops"], settings["model"]["dtype"]) and paper.asks_so(settings["task"])
+    for spec in plan.methods if as_there else ():
         if plan.seeds is not None or plan.temperature or not spec.published():
             continue
         used = settings["methods"][spec.label]

@@ -6,7 +6,8 @@ settings of Table 2 from its authors' code. Its pictures are known by what the t
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from loopcd.models.catalogue import published_as
 from loopcd.models.presets import Preset
@@ -16,15 +17,16 @@ FAMILIES: tuple[Family, ...] = ("huginn", "ouro")
 NAMES: dict[Family, str] = {"huginn": "Huginn-0125", "ouro": "Ouro-1.4B"}
 _LOOPS: dict[Family, int] = {"huginn": 32, "ouro": 4}
 _FAMILY: dict[str, Family] = {"tomg-group-umd/huginn-0125": "huginn", "ByteDance/Ouro-1.4B": "ouro"}  # by hub id
-_BENCHMARKS = {  # by task: how the paper writes it, and what it reports
-    "gsm8k": ("GSM8K", ("flex", "strict")),
-    "math500": ("MATH-500", ("flex", "strict")),
-    "humaneval": ("HumanEval", ("base", "plus")),
-    "mbpp": ("MBPP", ("base", "plus")),
-    "strategyqa": ("StrategyQA", ("accuracy",)),
+_BENCHMARKS = {  # by task: how the paper writes it, what it reports, and how many new tokens its authors' code allows
+    "gsm8k": ("GSM8K", ("flex", "strict"), 256),
+    "math500": ("MATH-500", ("flex", "strict"), 512),
+    "humaneval": ("HumanEval", ("base", "plus"), 512),
+    "mbpp": ("MBPP", ("base", "plus"), 1024),
+    "strategyqa": ("StrategyQA", ("accuracy",), 256),
 }
-SHOWN = {task: name for task, (name, _) in _BENCHMARKS.items()}
-READINGS = tuple((task, reading) for task, (_, readings) in _BENCHMARKS.items() for reading in readings)
+SHOWN = {task: name for task, (name, _, _) in _BENCHMARKS.items()}
+READINGS = tuple((task, reading) for task, (_, readings, _) in _BENCHMARKS.items() for reading in readings)
+MAX_NEW_TOKENS = {task: tokens for task, (_, _, tokens) in _BENCHMARKS.items()}
 
 # LoopCD's setting in Table 2, the best of the grid on each benchmark, in their order; loops count from 1
 _SETTINGS: dict[Family, tuple[Preset, ...]] = {
@@ -109,6 +111,12 @@ def runs_so(model: str, loops: int, dtype: str) -> bool:
     """Whether the paper ran this model with so many loops, and its weights as they are."""
     known = family(model)
     return known is not None and loops == _LOOPS[known] and dtype != "int8"
+
+
+def asks_so(task: Mapping[str, Any]) -> bool:
+    """Whether the paper asked so, by what a manifest says of the task: its prompts, data and limit, on the items it reports."""
+    asked = task["protocol"] in ("paper", "paper, chat prompt") and task["max_new_tokens"] == MAX_NEW_TOKENS.get(task["name"])
+    return asked and task.get("split") in ("test", "all") and all(each["known"] is not False for each in task.get("data", ()))
 
 
 def _setting(family: Family, task: str) -> Preset:

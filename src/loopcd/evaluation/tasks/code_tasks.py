@@ -19,11 +19,11 @@ from loopcd.decoding.texts import trim
 from loopcd.evaluation.code import bridge
 from loopcd.evaluation.code.bridge import NEEDS_CONSENT, CodeSettings, Dataset, Grading, Program, ProgramVerdict
 from loopcd.evaluation.data import DataFile, read_lines
+from loopcd.evaluation.paper import MAX_NEW_TOKENS
 from loopcd.evaluation.task import Ceiling, Chat, Grades, Item, Task, TaskOptions, limited, tuning_half
 from loopcd.tracing.writing import write_whole
 
 FILES: dict[Dataset, str] = {"humaneval": "HumanEvalPlus-v0.1.10.jsonl.gz", "mbpp": "MbppPlus-v0.2.0.jsonl.gz"}
-MAX_NEW_TOKENS: dict[Dataset, int] = {"humaneval": 512, "mbpp": 1024}
 _ENDS = ("<|endoftext|>", "<|endofmask|>", "</s>", "\nif __name__", "\ndef main(", "\nprint(")
 CHAT_STOP = (*_ENDS, "\n```\n")
 PLAIN_STOP = (*_ENDS, "\ndef ", "\nclass ", "\nimport ", "\nfrom ", "\nassert ")

@@ -10,6 +10,7 @@ from functools import partial
 
 from loopcd.evaluation.data import DataFile, shuffled_rank
 from loopcd.evaluation.graders import THE_ANSWER_IS
+from loopcd.evaluation.paper import MAX_NEW_TOKENS
 from loopcd.evaluation.task import Item, TaskOptions, limited
 from loopcd.evaluation.tasks.harness import FEWSHOT_SEED, harness_task, load_definition, prompts_of, shipped_examples
 from loopcd.evaluation.tasks.questions import ReadTask, Records, read_number, read_records
@@ -37,7 +38,7 @@ def make(name: str, options: TaskOptions) -> ReadTask:
     return ReadTask(
         name=name,
         items=limited(made, options),
-        max_new_tokens=options.max_new_tokens or 256,
+        max_new_tokens=options.max_new_tokens or MAX_NEW_TOKENS[name],
         files=(file,),
         split=f"{len(chosen)} problems of train" if tuning else "test",
         shots=SHOTS,

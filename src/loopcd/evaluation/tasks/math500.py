@@ -5,6 +5,7 @@ The prompt is lm-eval's but for one character: a newline, not a space, stands be
 
 from __future__ import annotations
 
+from loopcd.evaluation.paper import MAX_NEW_TOKENS
 from loopcd.evaluation.task import Item, TaskOptions, limited, tuning_half
 from loopcd.evaluation.tasks.harness import documents_of, harness_task, load_definition, shipped_examples
 from loopcd.evaluation.tasks.questions import ReadTask, read_records
@@ -30,7 +31,7 @@ def make(name: str, options: TaskOptions) -> ReadTask:
         READINGS,
         name=name,
         items=limited(kept, options),
-        max_new_tokens=options.max_new_tokens or 512,
+        max_new_tokens=options.max_new_tokens or MAX_NEW_TOKENS[name],
         files=(file,),
         split=f"{part} of test" if part else "test",
         shots=SHOTS,

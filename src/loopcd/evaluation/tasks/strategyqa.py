@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from loopcd.evaluation.data import DataFile, fingerprint
+from loopcd.evaluation.paper import MAX_NEW_TOKENS
 from loopcd.evaluation.task import Item, TaskOptions, limited, tuning_half
 from loopcd.evaluation.tasks.questions import ReadTask, read_records
 
@@ -43,7 +44,7 @@ def make(name: str, options: TaskOptions) -> ReadTask:
     return ReadTask(
         name=name,
         items=limited(kept, options),
-        max_new_tokens=options.max_new_tokens or 256,
+        max_new_tokens=options.max_new_tokens or MAX_NEW_TOKENS[name],
         files=(file, source),
         split=part or "all",
         shots=len(examples),
