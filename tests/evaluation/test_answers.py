@@ -40,6 +40,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_interrupted_grading_promises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("loopcd.evaluation.session.grade_answers", interrupted)
+    answers = written(tmp_path / "answers.jsonl", *map(right, GOLD))
+    result = called("--task", "gsm8k", "--data", gsm8k_folder(tmp_path), "--answers", answers)
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (130, "loopcd: interrupted")
+
+
 def test_prompts_are_lines_of_json(tmp_path: Path, model: Path) -> None:
     result = called("--task", "gsm8k", "--data", gsm8k_folder(tmp_path), "--model", model, "--prompts")
     assert result.exit_code == 0, result.output

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from loopcd.cli.group import Failed, main, print_tables
+from loopcd.cli.group import KEEPS_NOTHING, Failed, main, print_tables
 from loopcd.cli.options import PROGRAMS, check_task, shared
 
 _EVALUATION = shared(  # what `eval` and `sweep` have in common
@@ -71,7 +71,8 @@ def evaluate(
 
 
 def _check_alone(context: click.Context, wanted: str, *more: str) -> None:
-    """Where nothing is generated, what says how to generate is a mistake."""
+    """Where nothing is generated, what says how to generate is a mistake, and an interruption leaves nothing behind."""
+    context.meta[KEEPS_NOTHING] = True
     idle = ("methods", "settings", "seeds", "temperature", "top_p", "engine", "tensor_parallel", "data_parallel", "out", *more)
     given = [name for name in idle if context.get_parameter_source(name) == ParameterSource.COMMANDLINE]
     if given:

@@ -14,6 +14,7 @@ from loopcd import __version__
 
 _AGAIN = ": what is finished is kept, and the same command goes on"
 RESUMED = {**dict.fromkeys(("eval", "sweep", "reproduce", "demo"), _AGAIN), "train": f"{_AGAIN} with --resume"}
+KEEPS_NOTHING = "loopcd.keeps_nothing"  # in a context's `meta`: this call of such a command has nothing to go on with
 DEBUG = "LOOPCD_DEBUG"  # set to anything, an error is shown with its traceback
 
 
@@ -36,7 +37,8 @@ class _Command(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
-            click.echo(f"loopcd: interrupted{RESUMED.get(ctx.invoked_subcommand or '', '')}", err=True)
+            again = "" if KEEPS_NOTHING in ctx.meta else RESUMED.get(ctx.invoked_subcommand or "", "")
+            click.echo(f"loopcd: interrupted{again}", err=True)
             ctx.exit(130)
         except Exception as error:
             if os.environ.get(DEBUG) or getattr(error, "errno", None) == EPIPE:  # click knows what a closed pipe means
