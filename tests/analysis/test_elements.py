@@ -60,6 +60,15 @@ def test_trace_entropy_of_right_and_wrong_answers(lab: Laboratory) -> None:
         assert sum(series.y) == pytest.approx(1)
 
 
+def test_few_answers_decide_nothing_and_have_no_interval_in_pictures(lab: Laboratory) -> None:
+    entropies, shares = (ELEMENTS[name].compute(lab) for name in ("fig2a", "fig4"))
+    assert values(entropies, "count")[1] == 2  # wrong answers
+    assert entropies.finding.verdict == shares.finding.verdict == "is undecided"
+    more, wrong = column(entropies, "mean")[2], column(shares, "hard")[1]
+    assert isinstance(more, Estimate) and more.low is None and isinstance(wrong, Estimate) and wrong.low is None
+    assert shares.panels[0].series[1].low == shares.panels[0].series[1].high == (wrong.value,)
+
+
 def test_margins_by_loop_of_easy_and_hard_tokens(each_lab: Laboratory) -> None:
     read = answers_read(each_lab)
     masks, all_margins = (

@@ -48,11 +48,6 @@ def ratio(sums: np.ndarray) -> np.ndarray:
     return sums[..., 0] / sums[..., 1]
 
 
-def ratio_difference(sums: np.ndarray) -> np.ndarray:
-    """Of four columns: the ratio of the first two minus that of the others."""
-    return ratio(sums) - ratio(sums[..., 2:])
-
-
 def mean(sums: Counts, among: Counts) -> Estimate | None:
     """Σ sums / Σ among."""
     found = estimate([sums, among], ratio)
@@ -73,8 +68,8 @@ def rate(counted: Counts, among: Counts) -> Estimate | None:
 
 
 def rate_difference(*columns: Counts) -> Estimate | None:
-    """Of counted, among, counted and among: the first rate minus the second; an answer may count in either or in both."""
-    return _two_rates(columns, ratio_difference)
+    """Of counted, among, counted and among: the first rate (or mean) minus the second; an answer may count in either or both."""
+    return _two_rates(columns, lambda sums: ratio(sums) - ratio(sums[..., 2:]))
 
 
 def rate_ratio(*columns: Counts) -> Estimate | None:

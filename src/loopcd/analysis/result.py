@@ -27,12 +27,15 @@ class Series:
     @classmethod
     def by_loop(cls, label: str, role: str, found: Sequence[Estimate | None]) -> Series | None:
         """One figure a loop, with its interval; None where no loop has one."""
-        known = [(loop, each) for loop, each in enumerate(found, start=1) if each is not None]
-        if not known:
-            return None
-        lows = tuple(each.value if each.low is None else each.low for _, each in known)
-        highs = tuple(each.value if each.high is None else each.high for _, each in known)
-        return cls(label, role, tuple(float(loop) for loop, _ in known), tuple(each.value for _, each in known), lows, highs)
+        known = {float(loop): each for loop, each in enumerate(found, start=1) if each is not None}
+        return cls.at(label, role, known) if known else None
+
+    @classmethod
+    def at(cls, label: str, role: str, known: dict[float, Estimate]) -> Series:
+        """Figures by their x; one without an interval has its value for both ends."""
+        lows = tuple(each.value if each.low is None else each.low for each in known.values())
+        highs = tuple(each.value if each.high is None else each.high for each in known.values())
+        return cls(label, role, tuple(known), tuple(each.value for each in known.values()), lows, highs)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from scipy.stats import mannwhitneyu
 
 from loopcd.analysis import statistics
 from loopcd.analysis.elements.element import counted, fraction, greedy_right, paper_heading, phrase, points
-from loopcd.analysis.intervals import estimate, estimates, mean, rate, rate_difference, rate_ratio, ratio, ratio_difference
+from loopcd.analysis.intervals import estimates, mean, rate, rate_difference, rate_ratio, ratio
 from loopcd.analysis.laboratory import Laboratory
 from loopcd.analysis.result import Band, Finding, Panel, Result, Series, above, together, verdict_of
 from loopcd.analysis.scaling import PAPER_LOOPS, PEAK, scaled
@@ -48,7 +48,7 @@ def fig2a(lab: Laboratory) -> Result:
     entropies = np.array([statistics.trace_entropy(trace) for trace in lab.traces()])
     groups = {"right": right, "wrong": ~right}
     means = {name: mean(entropies * mask, mask) for name, mask in groups.items()}
-    higher = estimate([entropies * ~right, ~right, entropies * right, right], ratio_difference)
+    higher = rate_difference(entropies * ~right, ~right, entropies * right, right)
     columns = (
         Column("answers", "answers"),
         Column("count", "count", "count"),
@@ -125,7 +125,7 @@ def _dynamics(lab: Laboratory, curves: Curves, sums: dict[str, np.ndarray]) -> F
     if not hard or not easy:
         return Finding(claim, "is undecided", f"There are {'only' if hard else 'no'} hard tokens here.")
     peak, easy_peak = (int(np.argmax(values)) + 1 for values in (hard, easy))
-    more = estimate([*sums["hard"][:, -1, 1:].T, *sums["easy"][:, -1, 1:].T], ratio_difference)
+    more = rate_difference(*sums["hard"][:, -1, 1:].T, *sums["easy"][:, -1, 1:].T)
     told = (
         f"The mean margin of hard tokens peaks at loop {peak} of {lab.loops} with {max(hard):.1f} and ends at {hard[-1]:.1f}, "
         f"that of easy tokens peaks at loop {easy_peak} with {max(easy):.1f} and ends at {easy[-1]:.1f}; after the last loop "
@@ -215,7 +215,7 @@ def fig4(lab: Laboratory) -> Result:
         ("all", rate(hard, tokens), int(tokens.sum()), "10.7 %"),
     )
     series = tuple(
-        Series(f"{kind} answers", kind, (float(place),), (each.value,), (each.low or 0.0,), (each.high or each.value,))
+        Series.at(f"{kind} answers", kind, {float(place): each})
         for place, (kind, each) in enumerate((("right", fine), ("wrong", wrong)))
         if each is not None
     )
@@ -285,7 +285,7 @@ def fig5(lab: Laboratory) -> Result:
     here = "" if lab.loops == PAPER_LOOPS else f", here {first}–{last} of {lab.loops}"
     bands = (Band(first - 0.5, last + 0.5, f"paper: hard tokens peak at {PEAK[0]}–{PEAK[1]} of {PAPER_LOOPS}{here}"),)
     panel = Panel("groups", "Loop of the peak margin", "loop", "share of tokens", tuple(filter(None, series)), bands)
-    later = estimate(list(columns[:, [2, 3, 0, 1]].T), ratio_difference)
+    later = rate_difference(*columns[:, [2, 3, 0, 1]].T)
     claim = f"hard tokens peak early, around the amateur's loop (loops {PEAK[0]} to {PEAK[1]} of {PAPER_LOOPS}), others later"
     hard_shares = [each.value if each else 0.0 for each in shares["hard"]]
     if later is None or not any(hard_shares):
