@@ -68,7 +68,7 @@ def rate(counted: Counts, among: Counts) -> Estimate | None:
 
 
 def rate_difference(*columns: Counts) -> Estimate | None:
-    """Of counted, among, counted and among: the first rate (or mean) minus the second; an answer may count in either or both."""
+    """Of counted, among, counted and among: the first rate or mean minus the second; an answer may count in either or both."""
     return _two_rates(columns, lambda sums: ratio(sums) - ratio(sums[..., 2:]))
 
 
