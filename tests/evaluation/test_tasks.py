@@ -244,12 +244,16 @@ def test_strategyqa_shows_the_examples_as_they_are_and_scores_every_question(str
     assert strategyqa.grade(strategyqa.items, ["yes"] * 5) == [{"accuracy": False}] * 5
 
 
-def test_strategyqa_takes_examples_from_a_file(tmp_path: Path) -> None:
+def test_strategyqa_takes_examples_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, mine = strategyqa_folder(tmp_path / "data"), tmp_path / "mine.json"
     mine.write_text(json.dumps([{"question": "Is 7 even?", "chain": "7 is 6 + 1.", "answer": "no", "source": "mine"}]))
     task = make_task("strategyqa", TaskOptions(data=data, exemplars=mine))
     assert task.items[0].prompt == "Q: Is 7 even?\nA: 7 is 6 + 1. So the answer is no.\n\nQ: Is 0 even?\nA:"
-    assert task.describe()["shots"] == 1
+    assert task.describe()["shots"] == 1 and task.describe()["data"][1]["known"] is False
+    shown = b"Q: Is 7 even?\nA: 7 is 6 + 1. So the answer is no."  # whatever the file's name, blanks and other fields
+    monkeypatch.setitem(KNOWN, "strategyqa_6shot_cot_exemplars.json", sha256(shown).hexdigest())
+    known = make_task("strategyqa", TaskOptions(data=data, exemplars=mine)).describe()["data"][1]
+    assert (known["source"], known["known"]) == ("mine.json", True)
 
 
 @pytest.mark.parametrize(
@@ -352,6 +356,8 @@ def test_a_packed_file_may_lie_there_unpacked_or_packed_in_another_way(
     assert records == [{"a": 1}, {"a": 2}] and (file.source, file.known) == ("own.jsonl", True)
     (tmp_path / "own.jsonl.gz").write_bytes(gzip.compress(content, 1))
     assert read_lines(tmp_path, "own.jsonl.gz")[1].known is True
+    (tmp_path / "own.jsonl").unlink()
+    assert read_lines(tmp_path, "own.jsonl")[1].source == "own.jsonl.gz"
     assert caplog.text == ""
     (tmp_path / "own.jsonl.gz").write_bytes(gzip.compress(content)[:-9])
     with pytest.raises(ValueError, match="does not hold JSON lines"):

@@ -16,13 +16,14 @@ from typing import Any
 
 log = logging.getLogger("loopcd")
 
-# the files that the tasks read with `--data DIR`, packed or not, and the sha256 of what is expected in them
+# the files that the tasks read with `--data DIR`, packed or not, and the sha256 of what is expected in them; of worked examples,
+# which users write down themselves, of their text in a prompt
 KNOWN = {
     "gsm8k_test.jsonl": "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
     "gsm8k_train.jsonl": "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465",
     "math500.jsonl": "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132",
     "strategyqa_train_2290.jsonl": "cf09fa5c3883b977ddbc00f953fed105abfaf7c217ef1bcbf314262ec75e1699",
-    "strategyqa_6shot_cot_exemplars.json": "659069554a872a46f1b76eb2c06a9f09f1963e3ddc811f69d550904d60d3dcfc",
+    "strategyqa_6shot_cot_exemplars.json": "0d98ea3f5f591c963ce729591e95bbfc74ed01ff1d30b029cd7a85a0b29971d4",
     "HumanEvalPlus-v0.1.10.jsonl": "42526ec0e7d5f3ee0b06d6ced98f8c8bae3d76519151bfb3d36f79010645bd7f",
     "MbppPlus-v0.2.0.jsonl": "b54e762755248ca411b523c917fa9f93c07b5ff2966bf60b3917b853926a3dad",
 }
@@ -54,10 +55,11 @@ class DataFile:
 
 
 def read_lines(folder: Path, name: str) -> tuple[list[dict[str, Any]], DataFile]:
-    """The records of a JSON lines file; NAME.gz may also lie there unpacked. Other contents than the known: a warning."""
+    """The records of a JSON lines file, packed (NAME.gz) or not. Other contents than the known: a warning."""
     if not folder.is_dir():
         raise ValueError(f"--data {folder}: there is no such folder")
-    path = next((folder / each for each in (name, name.removesuffix(".gz")) if (folder / each).is_file()), None)
+    plain = name.removesuffix(".gz")
+    path = next((folder / each for each in (name, plain, f"{plain}.gz") if (folder / each).is_file()), None)
     if path is None:
         raise ValueError(f"{folder} has no {name}: that is the file this task reads")
     raw = path.read_bytes()
@@ -91,10 +93,10 @@ def _check_records(path: Path, records: list[Any]) -> None:
         raise ValueError(f"{path} holds no record")
 
 
-def fingerprint(name: str, raw: bytes, records: int, unpacked: bytes | None = None) -> DataFile:
-    """A file is known by what it holds, however that is packed."""
+def fingerprint(name: str, raw: bytes, records: int, held: bytes, stands_for: str | None = None) -> DataFile:
+    """A file is known by what it holds, however that is packed; one that a user named, by what it `stands_for`."""
     plain = name.removesuffix(".gz")
-    digest, wanted = sha256(raw if unpacked is None else unpacked).hexdigest(), KNOWN.get(plain)
+    digest, wanted = sha256(held).hexdigest(), KNOWN.get(stands_for or plain)
     if digest != wanted:
         expected = f", not the known {wanted[:12]}…" if wanted else ", which is not a known file"
         log.warning("%s has sha256 %s…%s: its scores cannot be compared with others'", plain, digest[:12], expected)

@@ -81,7 +81,8 @@ def read_exemplars(path: Path) -> tuple[list[str], DataFile]:
         raise ValueError(f"--exemplars {path} does not hold JSON: {error}") from error
     if not isinstance(records, list) or not records:
         raise ValueError(f"--exemplars {path} must hold a JSON list with at least one example of {', '.join(FIELDS)}")
-    return [_example(path, place, record) for place, record in enumerate(records)], fingerprint(path.name, raw, len(records))
+    examples = [_example(path, place, record) for place, record in enumerate(records)]
+    return examples, fingerprint(path.name, raw, len(records), "\n\n".join(examples).encode(), EXEMPLARS)
 
 
 def _example(path: Path, place: int, record: Any) -> str:
