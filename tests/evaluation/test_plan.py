@@ -63,7 +63,8 @@ def test_every_method_has_a_file_of_its_own() -> None:
         ("greedy,,loopcd", "an empty part"),
         ("loopcd:strength", "not of the form setting=value"),
         ("loopcd:strength=", "not of the form setting=value"),
-        ("loopcd:strength=0.1,strength=0.2", "strength is set twice for loopcd"),
+        ("loopcd:strength=0.1,strength =0.2", "strength is set twice for loopcd"),
+        ("loopcd:strength= ", "not of the form setting=value"),
         ("greedy,greedy", "greedy stands there twice"),
         ("loopcd:strength=1,loopcd:strength=1.0", "loopcd:strength=1.0 stands there twice"),
         ("", "an empty part"),
@@ -84,6 +85,8 @@ def test_values_out_of_range_are_refused(text: str) -> None:
 def test_drawing_that_would_not_be_done_is_refused() -> None:
     with pytest.raises(ValueError, match=r"--top-p 0\.9: at --temperature 0 nothing is drawn"):
         RunPlan(parse_methods("greedy"), top_p=0.9)
+    with pytest.raises(ValueError, match=r"--temperature=1e-09: 0, or from 1e-06 to 1e\+06"):
+        RunPlan(parse_methods("greedy"), temperature=1e-9)
     with pytest.raises(ValueError, match=r"--temperature 1\.0: selfeval draws its candidates itself"):
         RunPlan(parse_methods("greedy,selfeval"), temperature=1.0)
     RunPlan(parse_methods("greedy,selfeval:temperature=0.7,top_p=0.9"))

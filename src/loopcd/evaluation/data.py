@@ -16,8 +16,8 @@ from typing import Any
 
 log = logging.getLogger("loopcd")
 
-# the files that the tasks read with `--data DIR`, packed or not, and the sha256 of what is expected in them; of worked examples,
-# which users write down themselves, of their text in a prompt
+# the files that the tasks read with `--data DIR`, packed or not, and the sha256 of what is expected in them (of worked
+# examples, which users write down themselves, of their text in a prompt)
 KNOWN = {
     "gsm8k_test.jsonl": "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
     "gsm8k_train.jsonl": "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465",

@@ -7,9 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from math import isfinite
 
-from loopcd.decoding import Method
+from loopcd.decoding import Method, checks
 from loopcd.decoding.registry import DRAFT, METHODS, build, settings
 
 Value = bool | int | float | str
@@ -83,14 +82,14 @@ def parse_methods(text: str) -> tuple[MethodSpec, ...]:
 
 
 def _add_setting(found: list[tuple[str, list[tuple[str, Value]]]], part: str, text: str) -> None:
-    setting, equals, value = part.partition("=")
+    setting, equals, value = (each.strip() for each in part.partition("="))
     if not equals or not setting or not value:
         raise ValueError(f"--methods {text!r}: {part!r} is not of the form setting=value")
     if not found:
         raise ValueError(f"--methods {text!r}: the setting {part!r} stands before any method")
     if any(setting == known for known, _ in found[-1][1]):
         raise ValueError(f"--methods {text!r}: {setting} is set twice for {found[-1][0]}")
-    found[-1][1].append((setting.strip(), _value(value.strip())))
+    found[-1][1].append((setting, _value(value)))
 
 
 def _value(text: str) -> Value:
@@ -129,10 +128,8 @@ class RunPlan:
             raise ValueError("--methods: at least one method")
         if self.seeds is not None and (not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0):
             raise ValueError(f"--seeds {','.join(map(str, self.seeds))}: different whole numbers of at least 0")
-        if not isfinite(self.temperature) or self.temperature < 0:
-            raise ValueError(f"--temperature {self.temperature}: a number of at least 0")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"--top-p {self.top_p}: above 0, and at most 1")
+        checks.temperature("--temperature", self.temperature)
+        checks.share("--top-p", self.top_p)
         if self.top_p < 1 and not self.temperature:
             raise ValueError(f"--top-p {self.top_p}: at --temperature 0 nothing is drawn")
         if self.temperature and any(spec.name == "selfeval" for spec in self.methods):
