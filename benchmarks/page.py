@@ -120,7 +120,8 @@ Made by `python -m benchmarks --what wave`.
 _FORETOLD = """## Drafts that are right as often as one says
 
 Drafted LoopCD over plain greedy on the medium models, by CPU time, one text: each draft is computed, then replaced by the
-undrafted text's token, or at the remaining share of its places by another. Made by `python -m benchmarks --what foretold`.
+undrafted text's token, or at the remaining share of its places by another; in a wave later looks say the same, so that a
+wrong one is found by the last loop only. Made by `python -m benchmarks --what foretold`.
 """
 
 _EVALUATION = """## Whole evaluations

@@ -39,12 +39,12 @@ def wave_tables(wave: Mapping[str, Any]) -> Iterator[Table]:
 
 
 def foretold_tables(foretold: Mapping[str, Any]) -> Iterator[Table]:
-    columns = ["LoopCD drafted, of the drafts so many right", "over greedy", "over LoopCD", "expected", "round"]
-    columns += ["accepted in a round", "contested", "texts as undrafted"]
+    columns = ["LoopCD drafted, of the drafts so many right", "over greedy", "over LoopCD", "expected", "drafts"]
+    columns += ["tokens until one was wrong", "contested", "texts as undrafted"]
     rows = []
-    for (model, _), told in leaves(foretold, 2):
+    for (model, _, kind), told in leaves(foretold, 3):
         ratios = [spread(told["over greedy"]), spread(told["over loopcd"]), f"{told['expected']:.2f}"]
-        shape = f"{told['draft_length']} tokens by loop {told['draft_loops']}"
+        shape = f"{kind}, {told['draft_length']} tokens by loop {told['draft_loops']}"
         same = f"{told['identical_texts']} of {told['texts']}"
         did = [shape, f"{told['accepted_length']:.2f}", percent(told["contested"]), same]
         rows.append([f"{model}, {percent(told['right'])}", *ratios, *did])

@@ -242,10 +242,14 @@ class Ticks:
         reading, named = Reading(read, wide(self.model.head(read))), list[int]()
         if tips:
             behind = done + len(tips)
-            named = reading.logits[done:behind].argmax(dim=-1).tolist()
+            named = self.guess(tips, reading.logits[done:behind])
             rest, said = (torch.cat([each[:done], each[behind:]]) for each in (reading.hidden, reading.logits))
             reading = Reading(rest, said)
         return self._given(reading, came), named
+
+    def guess(self, tips: Sequence[Unit], logits: Tensor) -> list[int]:
+        """What these tokens, with early readouts `logits` [tips, vocab], name as the next ones of their texts."""
+        return logits.argmax(dim=-1).tolist()
 
     def _given(self, reading: Reading, came: Sequence[tuple[Row, int, Any]]) -> dict[Row, bool]:
         """Give each of these texts its next token, by a reading of what came out of it; whether it ends by that."""
