@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from loopcd.cli import main
@@ -21,6 +22,7 @@ def test_only_what_was_asked_for_is_handed_to_vllm(folder: str, tmp_path: Path) 
     ouro = str(save_model(tmp_path / "ouro", tiny_ouro()))
     arguments = EngineOptions(ouro).resolve().arguments(cpu=False)
     assert arguments == {"model": ouro, "served_model_name": ouro, "dtype": "float32", "shutdown_timeout": 2 * GRACE}
+    assert EngineOptions(ouro).resolve().arguments(cpu=True)["enable_chunked_prefill"] is False
     plain = EngineOptions(folder, amateur_loops=()).resolve().arguments(cpu=False)
     assert set(plain) == {"model", "served_model_name", "dtype", "shutdown_timeout", "additional_config"}
 
@@ -29,6 +31,14 @@ def test_prompts_are_read_whole_where_an_amateur_reads_them_through_a_coda(folde
     arguments = EngineOptions(folder).resolve().arguments(cpu=False)
     assert arguments["enable_prefix_caching"] is arguments["enable_chunked_prefill"] is False
     assert as_flags(arguments)[-2:] == ["--no-enable-prefix-caching", "--no-enable-chunked-prefill"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_where_the_configuration_names_no_dtype_the_weights_do(dtype: str, tmp_path: Path) -> None:
+    """vLLM would take bfloat16 for float32."""
+    folder = save_model(tmp_path, tiny_ouro().to(getattr(torch, dtype)))
+    configure(folder, dtype=None)
+    assert EngineOptions(str(folder)).resolve().dtype == dtype
 
 
 def test_everything_that_was_asked_for_is_handed_to_vllm(folder: str) -> None:

@@ -19,7 +19,7 @@ OURO = OuroConfig()
 @pytest.mark.parametrize("config", [HUGINN, OURO])
 def test_a_request_without_the_fields_gets_the_models_own_distribution(config: Any) -> None:
     served = read_served(config, {})
-    for extra in (None, {}, {"other": 1}, {"loopcd": False}, {"loopcd": 0}):
+    for extra in (None, {}, {"other": 1, "kv_transfer_params": {}, "ngram_size": 3}, {"loopcd": False}, {"loopcd": 0}):
         assert served.read_request(extra) is None
 
 
@@ -92,6 +92,11 @@ def test_loopguidance_beside_loopcd() -> None:
         ({"loopcd_plausibility": 1.01}, "loopcd_plausibility=1.01"),
         ({"loopcd_plausibility": None}, "loopcd_plausibility=None"),
         ({"loopcd_strenght": 0.3}, "loopcd_strenght: no such field"),
+        ({"loopcd-strength": 0.3}, "loopcd-strength: no such field"),
+        ({"LoopCD": True}, "LoopCD: no such field; there are loopcd, loopcd_amateur_loop,"),
+        ({"loop_cd": True}, "loop_cd: no such field"),
+        ({"lopguidance_weight": 1}, "lopguidance_weight: no such field"),
+        ({"strength": 0.3}, "strength: no such field"),
         ({"loopcd": "yes"}, "loopcd='yes': true or false"),
         ({"loopcd": False, "loopcd_strength": 0.3}, "leave out loopcd_strength"),
     ],

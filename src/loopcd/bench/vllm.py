@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 from loopcd.bench.subjects import MEDIUM, Subject, disagreeing, sharpen, token_count
 from loopcd.bench.timing import Sample, Say, Timed, alternately, rates, ratio, timed
@@ -70,8 +70,7 @@ def _measured(
     }
     say(f"vllm: {subject.name}, {rounds} rounds")
     samples = alternately(tasks, rounds)
-    device, workers = plain.machine()["device"], cast(Any, plain.workers)
-    without = workers.llm.llm_engine.vllm_config.model_config.enforce_eager
+    device, without = plain.machine()["device"], plain.workers.config.model_config.enforce_eager
     plain.close()
     carrying.close()
     cpu = device == "cpu"  # on a device of its own only the clock on the wall sees the work

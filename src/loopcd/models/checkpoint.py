@@ -145,6 +145,12 @@ def weight_shapes(files: Sequence[Path]) -> dict[str, Shape]:
     return {name: shape for path in files for name, (_, shape) in _header(path).items()}
 
 
+def stored_dtype(files: Sequence[Path]) -> torch.dtype | None:
+    """Of the first weights that are read: a model's own where its configuration names none."""
+    names = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+    return next((names[stored] for path in files for stored, _ in _header(path).values() if stored in names), None)
+
+
 def loaded_bytes(files: Sequence[Path], dtype: torch.dtype | None) -> int:
     """What the weights take once they are loaded in this dtype (None: as they are stored), by the files' headers."""
     total = 0

@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 import torch
 import vllm
+from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
 
 from loopcd.models import HuginnConfig, NanbeigeConfig, OuroConfig
 from loopcd.models.recognition import HUGINN_TOKENS
 from loopcd.serving.vllm import ARCHITECTURES, register
+from loopcd.serving.vllm.options import EngineOptions
 from loopcd.serving.vllm.processor import LoopCDProcessor
+from loopcd.serving.vllm.server import serve
 from loopcd.serving.vllm.start_up import LoopedStartUp, _check_speculation, check_ray
 from tools import GOLDEN, MAKERS, configure, rewrite, save_model, tiny_huginn, tiny_nanbeige
 
@@ -101,6 +104,29 @@ def test_the_front_end_learns_what_is_served(folder: Path) -> None:
     served = LoopedStartUp.latest
     assert served is not None and served.amateur_loops == (3,) and served.num_loops == 4
     assert served.default is not None and served.default.strength == 0.5
+
+
+def test_a_seed_is_refused_where_vllm_would_end_at_a_part_of_its_prompt(folder: Path) -> None:
+    seeded = SamplingParams(temperature=0.7, seed=3)
+    configured(folder, enable_chunked_prefill=True)
+    with pytest.raises(ValueError, match="seed=3: not with chunked prefill on a CPU"):
+        LoopCDProcessor.validate_params(seeded)
+    LoopCDProcessor.validate_params(SamplingParams(temperature=0, seed=3))  # draws nothing
+    configured(folder, enable_chunked_prefill=False)
+    LoopCDProcessor.validate_params(seeded)
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "said"),
+    [
+        ({"default": {"strength": 0.2}}, ["--additional-config", "{}"], "--additional-config takes the place of"),
+        ({"amateur_loops": (1,)}, ["--additional-config.other=1"], "--additional-config takes the place of"),
+        ({"num_loops": 3}, ["--hf-overrides", '{"max_position_embeddings": 64}'], "takes the place of --num-loops"),
+    ],
+)
+def test_options_of_vllms_drop_none_of_ours(options: dict[str, Any], more: list[str], said: str, folder: Path) -> None:
+    with pytest.raises(ValueError, match=said):
+        serve(EngineOptions(str(folder), **options), "127.0.0.1", 8000, more)
 
 
 def test_the_public_checkpoints_configurations_need_no_remote_code(folder: Path) -> None:

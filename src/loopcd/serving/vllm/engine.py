@@ -45,7 +45,7 @@ class VLLMEngine(Engine):
         started = options.resolve()
         os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # standard output is the caller's
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-        every = started.start() | arguments
+        every = started.start() | {"max_model_len": -1} | arguments  # as long texts as there is memory for
         from vllm.platforms import current_platform
 
         if current_platform.is_cpu() and options.tensor_parallel * options.data_parallel == 1:
@@ -129,12 +129,23 @@ class VLLMEngine(Engine):
             )
             for number in request.numbers
         ]
-        made = self.workers.generate(self._encode(prompts), params)
+        made = self.workers.generate(self._fitting(prompts, request.max_new_tokens), params)
         return [self._generation(each.outputs[0], request.stop) for each in made]
 
     def close(self) -> None:
         """Stop vLLM. Several engines may live in one process, but what they share goes with the first that is stopped."""
         self.workers.close()
+
+    def _fitting(self, prompts: Sequence[str], max_new_tokens: int) -> list[list[int]]:
+        """The prompts' tokens; refused where memory would end a text that the model's context does not."""
+        ids = self._encode(prompts)
+        longest, room = max(map(len, ids)), self.workers.config.model_config.max_model_len
+        if min(longest + max_new_tokens, self.model.max_context) > room:
+            raise ValueError(
+                f"a prompt of {longest} tokens with {max_new_tokens} new ones: there is memory for texts of {room}; take fewer "
+                "by --max-new-tokens, or more devices by --tensor-parallel"
+            )
+        return ids
 
     def _encode(self, prompts: Sequence[str]) -> list[list[int]]:
         return [self.tokenizer(prompt).input_ids for prompt in prompts]
@@ -184,6 +195,7 @@ class OneReplica:
         from vllm import LLM
 
         self.llm = LLM(**arguments)
+        self.config: Any = self.llm.llm_engine.vllm_config
 
     def generate(self, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Any]:
         """vLLM's output of each prompt, in order."""
@@ -203,6 +215,7 @@ class Replicas:
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
         self.engine: Any = self._run(self._call(AsyncLLM.from_engine_args, AsyncEngineArgs(**arguments)))
+        self.config: Any = self.engine.vllm_config
         atexit.register(self.close)  # later, at the interpreter's end, vLLM no longer can
 
     def generate(self, prompts: Sequence[Sequence[int]], params: Sequence[Any]) -> list[Any]:

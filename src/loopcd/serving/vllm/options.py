@@ -9,7 +9,7 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedConfig
 
 from loopcd.evaluation.engine import SMALL
-from loopcd.models.checkpoint import config_of, read_config, weight_files, weight_shapes
+from loopcd.models.checkpoint import config_of, read_config, stored_dtype, weight_files, weight_shapes
 from loopcd.models.loading import checked_dtype, find
 from loopcd.models.memory import free_bytes
 from loopcd.models.presets import FAMILIES, empty_model, family_of
@@ -59,7 +59,7 @@ class EngineOptions:
         family_of(config).check(folder, fields, config, weight_shapes(files))
         field = LOOPS[model_type]
         setattr(config, field, checked_loops(self.num_loops, getattr(config, field)))
-        dtype = checked_dtype(self.dtype) or config.dtype
+        dtype = checked_dtype(self.dtype) or config.dtype or stored_dtype(files)  # told nothing, vLLM rounds float32
         wanted = str(dtype).removeprefix("torch.") if dtype is not None else "auto"
         return ResolvedOptions(self, folder, config, wanted, read_served(config, {SECTION: self.section()}))
 
@@ -108,6 +108,7 @@ class ResolvedOptions:
             # a prompt is read whole, so that its amateur sees it by its own coda entries
             found |= {"enable_prefix_caching": False, "enable_chunked_prefill": False}
         if cpu:
+            found["enable_chunked_prefill"] = False  # see `LoopedStartUp.in_parts`
             free = free_bytes("cpu")
             found["kv_cache_memory_bytes"] = CPU_CACHE if free is None else min(CPU_CACHE, free // (4 * options.data_parallel))
             if sum(weight.numel() for weight in empty_model(self.config).parameters()) < SMALL:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from loopcd.decoding import LoopGuidance, checks
@@ -13,7 +14,9 @@ PREFIX = "loopcd_"  # of a request's keys
 FIELDS = ("amateur_loop", "strength", "plausibility")
 GUIDANCE = "loopguidance"
 GUIDANCE_FIELDS = ("early_loop", "weight", "adaptive")
+KEYS = (SWITCH, *(PREFIX + field for field in FIELDS), GUIDANCE, *(f"{GUIDANCE}_{field}" for field in GUIDANCE_FIELDS))
 LOOPS = {"huginn_raven": "mean_recurrence", "ouro": "total_ut_steps", "nanbeige": "num_loops"}  # by model type, their field
+NEAR = 0.8  # how alike a misspelt key is, at least, to the one that was meant
 STRONGEST = 1000.0  # beyond, scores would leave float32
 
 
@@ -54,8 +57,9 @@ class Served:
 
     def read_request(self, extra: Mapping[str, Any] | None) -> Contrast | Guidance | None:
         """What a request's extra arguments ask for: LoopCD, LoopGuidance, or None for the model's own distribution."""
-        guided, guidance = _fields(extra, GUIDANCE, GUIDANCE_FIELDS, "LoopGuidance")
-        contrasted, setting = _fields(extra, SWITCH, FIELDS, "LoopCD")
+        check_names(extra)
+        guided, guidance = _fields(extra, GUIDANCE, "LoopGuidance")
+        contrasted, setting = _fields(extra, SWITCH, "LoopCD")
         if guided and contrasted:
             raise ValueError(f"{GUIDANCE} and {SWITCH}: a request has one of them")
         if guided:
@@ -88,15 +92,19 @@ class Served:
         return float(value)
 
 
-def _fields(
-    extra: Mapping[str, Any] | None, switch: str, fields: tuple[str, ...], method: str
-) -> tuple[bool | None, dict[str, Any]]:
+def check_names(extra: Mapping[str, Any] | None) -> None:
+    """Refuse a key that was meant for LoopCD or LoopGuidance and is not one of theirs; others' keys are their own affair."""
+    for key in extra or ():
+        if not isinstance(key, str) or key in KEYS:
+            continue
+        plain = key.casefold().replace("-", "_")
+        if plain.startswith((SWITCH, GUIDANCE)) or get_close_matches(plain, (*KEYS, *FIELDS, "early_loop"), 1, NEAR):
+            raise ValueError(f"{key}: no such field; there are {', '.join(KEYS)}")
+
+
+def _fields(extra: Mapping[str, Any] | None, switch: str, method: str) -> tuple[bool | None, dict[str, Any]]:
     """Whether a request turns a method on (None: it does not mention it), and the method's fields that it gives."""
     given = {key: value for key, value in (extra or {}).items() if isinstance(key, str) and key.startswith(switch)}
-    known = [switch, *(f"{switch}_{field}" for field in fields)]
-    unknown = sorted(set(given) - set(known))
-    if unknown:
-        raise ValueError(f"{unknown[0]}: no such field; {method}'s are {', '.join(known)}")
     if not given:
         return None, {}
     on = _switched(switch, given.pop(switch, True))

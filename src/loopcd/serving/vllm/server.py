@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from loopcd.serving.vllm.options import EngineOptions
 
+REPLACED = {"additional_config": "--amateur-loops and --default-method", "hf_overrides": "--num-loops"}  # by what says the same
+
 
 def serve(options: EngineOptions, host: str, port: int, more: Sequence[str] = ()) -> None:
     """Run the server until it is stopped. `more` are arguments of `vllm serve`, handed through; they win.
@@ -22,6 +24,9 @@ def serve(options: EngineOptions, host: str, port: int, more: Sequence[str] = ()
     parser = FlexibleArgumentParser(prog="loopcd")
     command.subparser_init(parser.add_subparsers(required=True))
     parsed = parser.parse_args(["serve", str(arguments.pop("model")), *as_flags(arguments), *more])
+    for name, flags in REPLACED.items():
+        if name in arguments and getattr(parsed, name) != arguments[name]:
+            raise ValueError(f"--{name.replace('_', '-')} takes the place of {flags}: say all of it there, or nothing")
     command.validate(parsed)
     command.cmd(parsed)
 

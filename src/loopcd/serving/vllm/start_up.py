@@ -23,6 +23,10 @@ class LoopedStartUp(VerifyAndUpdateConfig):
 
     latest: Served | None = None  # whose engine was configured last in this process: requests are checked against it
 
+    # Whether a prompt may be read in parts on a CPU. A text with a seed must not be: after each part vLLM turns its generator
+    # back, which those of CPUs refuse, and the engine ends.
+    in_parts = False
+
     @staticmethod
     def verify_and_update_config(vllm_config: Any) -> None:
         check_version()
@@ -51,6 +55,7 @@ class LoopedStartUp(VerifyAndUpdateConfig):
         if vllm_config.speculative_config is not None and served.amateur_loops:
             _check_speculation(vllm_config)
         LoopedStartUp.latest = served
+        LoopedStartUp.in_parts = current_platform.is_cpu() and vllm_config.scheduler_config.enable_chunked_prefill
 
 
 def check_ray(parallel: Any) -> None:
