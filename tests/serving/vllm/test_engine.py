@@ -19,7 +19,7 @@ from loopcd.cli import main
 from loopcd.decoding import NoiseCD
 from loopcd.serving.vllm.engine import VLLMEngine
 from loopcd.serving.vllm.options import EngineOptions
-from tools import EOS, save_model, tiny_ouro
+from tools import save_model, tiny_ouro
 
 pytestmark = pytest.mark.slow
 METHODS = ("greedy", "loopcd", "loopcd:amateur_loop=1,strength=0.6", "loopguidance:weight=0.5")
@@ -47,12 +47,12 @@ def test_the_same_texts_for_the_other_families(family: str, subject: Callable[[s
 
 def test_a_sampled_evaluation_of_a_model_whose_context_does_not_fit(tmp_path: Path) -> None:
     """More prompts than a pass may have tokens, so that chunked prefill would read one of them in parts."""
-    folder = save_model(tmp_path / "model", tiny_ouro(hidden_size=128, max_position_embeddings=10_000_000, eos_token_id=EOS))
+    folder = save_model(tmp_path / "model", tiny_ouro(hidden_size=128, total_ut_steps=32, max_position_embeddings=100_000))
     command = ("--model", str(folder), "--engine", "vllm", "--methods", "greedy", "--temperature", "0.7", "--limit", "32")
     evaluated(tmp_path / "vllm", *command, "--max-new-tokens", "2")
-    too_long = ["eval", *command, "--max-new-tokens", "9000000", "--out", str(tmp_path / "long")]
+    too_long = ["eval", *command, "--max-new-tokens", "90000", "--out", str(tmp_path / "long")]
     made = CliRunner().invoke(main, too_long)
-    assert made.exit_code == 1 and "with 9000000 new ones: there is memory for texts of" in made.output
+    assert made.exit_code == 1 and "with 90000 new ones: there is memory for texts of" in made.output
 
 
 def check_same(model: str, folder: Path, *more: str) -> None:
