@@ -126,6 +126,14 @@ def test_a_bad_start_is_refused(section: Any, said: str) -> None:
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize("loops", [0, -1])
+def test_a_model_without_loops_is_refused(loops: int) -> None:
+    config = OuroConfig()
+    config.total_ut_steps = loops  # as --hf-overrides does
+    with pytest.raises(ValueError, match=f"total_ut_steps={loops}: a whole number of at least 1"):
+        read_served(config, {})
+
+
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
 values = scalars | st.lists(scalars, max_size=3) | st.dictionaries(st.text(max_size=3), scalars, max_size=2)
 guidance = [GUIDANCE, *(f"{GUIDANCE}_{field}" for field in GUIDANCE_FIELDS)]

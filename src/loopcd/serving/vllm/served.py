@@ -127,6 +127,7 @@ def read_served(config: Any, additional: Any) -> Served:
     a request gets that says nothing about LoopCD, its missing fields being the preset's.
     """
     loops = getattr(config, LOOPS[config.model_type])
+    checks.whole(LOOPS[config.model_type], loops, 1)  # it may be from --hf-overrides
     chosen = preset_for(config.model_type, loops)
     section = (additional if isinstance(additional, Mapping) else {}).get(SECTION, {})
     if not isinstance(section, Mapping) or set(section) - {"amateur_loops", "default"}:
