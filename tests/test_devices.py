@@ -27,10 +27,11 @@ from loopcd.evaluation.engine import LocalEngine
 from loopcd.evaluation.evaluate import evaluate
 from loopcd.evaluation.plan import RunPlan, parse_methods
 from loopcd.evaluation.task import Item
-from loopcd.models import LoopedModel, loop_logits
+from loopcd.models import LoopedModel, layout, loop_logits
+from loopcd.models.layout import lay_out
 from loopcd.tracing.live import LiveTracer
 from standin import DeviceMix, counting, devices, placed, split
-from tools import TOLERANCE, byte_tokenizer, left_padded, random_ids, tiny_hrm, tiny_huginn, tiny_ouro
+from tools import LATER, TOLERANCE, byte_tokenizer, left_padded, random_ids, tiny_hrm, tiny_huginn, tiny_ouro
 
 TOKENIZER = byte_tokenizer()
 # each with a second layer, for the other device
@@ -260,6 +261,30 @@ def test_weights_that_are_kept_elsewhere_until_they_are_used(family: str) -> Non
     offloaded = cpu_offload(MAKERS[family](), execution_device=torch.device("cpu"))
     assert offloaded.device == torch.device("cpu") and {weight.device.type for weight in offloaded.parameters()} == {"meta"}
     assert loopcd.generate(offloaded, *asked, max_new_tokens=4) == wanted
+
+
+def replica(module: nn.Module) -> Any:
+    """A copy as nn.DataParallel makes it: what were parameters are plain tensors."""
+    made = module._replicate_for_data_parallel()
+    for name, child in module._modules.items():
+        made._modules[name] = None if child is None else replica(child)
+    for name, weight in module._parameters.items():
+        if weight is None:
+            made._parameters[name] = None
+        else:
+            setattr(made, name, weight.data.clone())
+    return made
+
+
+@pytest.mark.parametrize("family", [*MAKERS, *LATER])
+def test_the_copies_of_data_parallel(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "SMALLEST", 1)
+    ids, model = random_ids(2, 5), {**MAKERS, **LATER}[family]()
+    wanted = model(ids).logits.detach()
+    lay_out(model)
+    with devices():
+        copied = replica(placed(model, "standin:0"))
+        torch.testing.assert_close(copied(ids.to("standin:0")).logits.cpu(), wanted, rtol=0, atol=TOLERANCE)
 
 
 def test_a_layer_that_is_no_weight() -> None:

@@ -48,15 +48,14 @@ class HuginnAttention(nn.Module):
     def _biased(self, qk: Tensor) -> Tensor:
         """In float32, by one kernel."""
         if qk.dtype == torch.float32:
-            return qk if self._parameters.get("qk_bias") is None else qk + self._bias()
+            return qk if self.qk_bias is None else qk + self._bias()
         made = torch.empty(qk.shape, dtype=torch.float32, device=qk.device)
         return made.copy_(qk) if self.qk_bias is None else torch.add(qk, self._bias(), out=made)
 
     def _bias(self) -> Tensor:
         """[heads + kv_heads, head_dim]; the checkpoint has as many rows for the keys as for the queries."""
-        bias = self._parameters.get("qk_bias")
-        assert bias is not None
-        flat = bias.view(-1, self.head_dim)
+        assert self.qk_bias is not None
+        flat = self.qk_bias.view(-1, self.head_dim)
         return flat if self.kv_heads == self.heads else flat[: self.heads + self.kv_heads]
 
 

@@ -96,8 +96,8 @@ class SideBySide:
     def holds(self, linears: Sequence[nn.Module]) -> bool:
         """Whether these layers' weights are still the ones that were joined, with nothing hung on the layers."""
         for linear, part in zip(linears, self.parts, strict=True):
-            weight: Any = linear._parameters.get("weight")
-            if not (is_plain(linear) and weight.is_cpu and weight.is_set_to(part)):
+            weight: Any = linear._parameters.get("weight")  # None in DataParallel's copies
+            if weight is None or not (is_plain(linear) and weight.is_cpu and weight.is_set_to(part)):
                 return False
         return True
 

@@ -93,7 +93,8 @@ class RetrofitForCausalLM(RecurrentModel):
 
     def make_rotary(self, position_ids: Tensor, length: int, input_ids: Tensor | None = None) -> Any:
         # OLMo rotates in float32, Llama in the working dtype
-        return self.rotary(position_ids, length, torch.float32 if self.config.layers_like == "olmo" else self.dtype)
+        own: Any = self.transformer["ln_f"].weight  # not asked of the parameters, of which DataParallel's copies have none
+        return self.rotary(position_ids, length, torch.float32 if self.config.layers_like == "olmo" else own.dtype)
 
     # -- the start state: zero or drawn as Huginn's, or what the prelude made (only OLMo's public code has the choice) ---
 
