@@ -244,9 +244,8 @@ def generate(
     checks.whole("batch_size", batch_size, 1)
     drawn = (max_new_tokens, stop, temperature, top_p, seed, init_seed)
     request = Request(model, tokenizer, method, *drawn, num_loops, enable_thinking=enable_thinking, interrupt=interrupt)
-    single = (
-        isinstance(prompts, str | Mapping) or is_chat(prompts) or _are_ids(prompts)
-    )  # one message is no prompt, nor several
+    # a message without a list is refused as the one prompt that it is not: its keys are none either
+    single = isinstance(prompts, str | Mapping) or is_chat(prompts) or _are_ids(prompts)
     try:
         given: Any = [prompts] if single else list(prompts)
     except TypeError as error:
