@@ -38,25 +38,29 @@ class HuginnAttention(nn.Module):
         own: Any = self._modules
         qkv = own["Wqkv"](x).view(rows, time, -1, self.head_dim)  # [rows, time, heads + 2 kv_heads, head_dim]
         qk, value = torch.split_with_sizes(qkv, (self.heads + self.kv_heads, self.kv_heads), dim=2)
+        bias = self._bias()
         if sin is None:
-            qk = rotate_complex(self._biased(qk), cos)
+            qk = rotate_complex(_biased(qk, bias), cos)
         else:
-            qk = rotate_neighbours((qk if self.qk_bias is None else qk + self._bias()).float(), cos, sin)
+            qk = rotate_neighbours((qk if bias is None else qk + bias).float(), cos, sin)
         query, key = torch.split_with_sizes(qk.to(value.dtype).transpose(1, 2), (self.heads, self.kv_heads), dim=1)
         return query, key, value.transpose(1, 2)
 
-    def _biased(self, qk: Tensor) -> Tensor:
-        """In float32, by one kernel."""
-        if qk.dtype == torch.float32:
-            return qk if self.qk_bias is None else qk + self._bias()
-        made = torch.empty(qk.shape, dtype=torch.float32, device=qk.device)
-        return made.copy_(qk) if self.qk_bias is None else torch.add(qk, self._bias(), out=made)
-
-    def _bias(self) -> Tensor:
+    def _bias(self) -> Tensor | None:
         """[heads + kv_heads, head_dim]; the checkpoint has as many rows for the keys as for the queries."""
-        assert self.qk_bias is not None
-        flat = self.qk_bias.view(-1, self.head_dim)
+        bias = self.qk_bias
+        if bias is None:
+            return None
+        flat = bias.view(-1, self.head_dim)
         return flat if self.kv_heads == self.heads else flat[: self.heads + self.kv_heads]
+
+
+def _biased(qk: Tensor, bias: Tensor | None) -> Tensor:
+    """In float32, by one kernel."""
+    if qk.dtype == torch.float32:
+        return qk if bias is None else qk + bias
+    made = torch.empty(qk.shape, dtype=torch.float32, device=qk.device)
+    return made.copy_(qk) if bias is None else torch.add(qk, bias, out=made)
 
 
 class HuginnMLP(nn.Module):
