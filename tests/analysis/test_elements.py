@@ -234,3 +234,13 @@ def test_tokens_by_class_and_where_texts_part() -> None:
 def test_a_row_that_does_not_fit_its_table_is_refused() -> None:
     with pytest.raises(ValueError, match="1 cells, but the table has 0 columns"):
         Table((), (("a",),))
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_benchmarks_that_are_left_out_are_named(folders: dict[str, Path], tmp_path: Path, allowed: bool) -> None:
+    lab = laboratory(folders["ouro"], tmp_path, limit=2)
+    task = coin_task(lab.session)
+    lab.session = replace(lab.session, task="gsm8k", allow_code_execution=allowed)
+    lab._tasks |= {(name, "test"): replace(task, name=name) for name in paper.SHOWN}
+    said = "humaneval and mbpp are left out: they run programs, which --allow-code-execution allows."
+    assert (said in ELEMENTS["table9"].compute(lab).notes) is not allowed
