@@ -106,6 +106,12 @@ def test_greedy_decoding_goes_on_after_a_reversion(lab: Laboratory) -> None:
         assert text == answer_text(lab.engine.tokenizer, [*each.prefix, *going], task.stop)
 
 
+def test_nothing_goes_on_where_the_context_is_full(folders: dict[str, Path], tmp_path: Path) -> None:
+    lab = laboratory(folders["ouro"], tmp_path, limit=1)
+    full = interventions.Reversion(0, 0, (5,) * (lab.engine.model.max_context - 1), (7,))
+    assert resumed_texts(lab, lab.task(), [full]) == [answer_text(lab.engine.tokenizer, [7], lab.task().stop)]
+
+
 def test_an_item_that_is_answered_twice_is_graded_in_two_rounds(lab: Laboratory) -> None:
     class Strict(CoinTask):
         def grade(self, items: Any, texts: Any) -> list[Grades]:

@@ -169,8 +169,9 @@ def resumed_texts(lab: Laboratory, task: Task, wanted: Sequence[Reversion]) -> l
 
 def _resume(lab: Laboratory, task: Task, batch: dict[str, Reversion]) -> dict[str, dict[str, Any]]:
     engine, longest = lab.engine, task.max_new_tokens
-    ends = end_tokens(engine.model, engine.tokenizer)  # nothing is to be resumed after one
-    going = {name: each for name, each in batch.items() if len(each.prefix) < longest and each.prefix[-1] not in ends}
+    ends = end_tokens(engine.model, engine.tokenizer)  # nothing is to be resumed after one, nor where there is no room
+    room = {name: min(longest, engine.model.max_context - len(each.prompt)) for name, each in batch.items()}
+    going = {name: each for name, each in batch.items() if len(each.prefix) < room[name] and each.prefix[-1] not in ends}
     made: list[Generation] = []
     if going:
         with using_threads(engine.threads):
@@ -189,7 +190,7 @@ def _resume(lab: Laboratory, task: Task, batch: dict[str, Reversion]) -> dict[st
     for name, each in batch.items():
         tokens = [*each.prefix, *continued.get(name, [])][:longest]
         text = answer_text(engine.tokenizer, tokens, task.stop)
-        reason = "length" if len(tokens) >= longest else "stop"
+        reason = "length" if len(tokens) >= room[name] else "stop"
         lines[name] = sample_line(name, Generation(text, tokens, reason, [], 0, 0))  # what the loops did is of no interest here
     return lines
 
