@@ -161,6 +161,9 @@ tokens in flight and no rounds; with c(n) the cost of a pass over n tokens, that
 
     gain(p) = (b + L + r) / ((1 − p)·Σ c(1 + ⌊t / a⌋) + p·a·c(L / a) + (1 + (1 − p)·(L / a − 1))·(b + r)),   t = 0 … L − 1
 
+A wrong draft that a look at 2a or 4a loops finds costs as many passes of c(L / a) instead of the sum, and takes fewer along;
+the rule counts that, where it knows how often later loops are right, and the table does not.
+
 Both are `DraftPlan.gain` in `decoding/draft.py`. Ouro-1.4B's acceptance of two loops of four, measured elsewhere, is 0.71 to
 0.92 in rounds of four tokens; for Huginn-0125 none is published.
 An amateur that is asked everywhere would add

@@ -196,6 +196,18 @@ def test_refused_drafts_are_given_up_and_tried_again_seldom() -> None:
     assert 2 <= drafted <= 5
 
 
+def test_while_waves_rest_for_longer_than_the_text_it_is_written_without_ticks(deep: LoopedModel) -> None:
+    draft = loopcd.SelfDraft(2, wave=True)
+    plan = draft.plan(deep, 12, waves=True)
+    assert plan is not None
+    pace = wave.wave_pace(deep, 12, plan, 1)
+    pace.chance, pace.wait = None, 30
+    plain, resting, trying = (run(deep, ids_of(), loopcd.Greedy(draft=each), count=20) for each in (None, draft, draft))
+    assert plain.sequences.equal(resting.sequences) and plain.sequences.equal(trying.sequences)
+    assert (resting.drafts.ticks, resting.drafts.plain, resting.drafts.proposed) == (0, 20, 0)
+    assert trying.drafts.ticks > 0 and trying.drafts.proposed > 0  # ten tokens later
+
+
 def test_a_wave_is_as_wide_as_pays() -> None:
     pace = WavePace(8, lambda width, chance: 1 + chance - 0.1 * abs(width - 8 * chance))
     for _ in range(2):

@@ -8,6 +8,7 @@ import pytest
 
 from evaluation.fakes import FakeEngine, contents
 from loopcd.evaluation.plan import parse_methods
+from loopcd.evaluation.session import Session
 from loopcd.evaluation.store import StoreError
 from loopcd.evaluation.sweep import PRACTICE, Sweep, amateur_loops, grid, sweep, wanted_grids
 from loopcd.evaluation.task import Split, Task, TaskOptions
@@ -110,6 +111,7 @@ def test_a_sweeps_files_are_whole_or_not_there(tmp_path: Path, monkeypatch: pyte
     assert contents(tmp_path / "sweep") == before
 
 
-def test_an_unknown_metric_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_metric_is_refused_before_anything_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "make_engine", lambda self: pytest.fail("weights were loaded"))
     with pytest.raises(ValueError, match="--metric 'bleu': steps has strict, flex"):
-        run_sweep(tmp_path / "sweep", FakeEngine(), metric="bleu")
+        Session().sweep(tmp_path / "sweep", "bleu", False, lambda _: None, lambda _: None)

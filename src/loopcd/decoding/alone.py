@@ -1,12 +1,14 @@
 """One text that runs ahead of itself in a wave, token by token."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from loopcd.decoding.draft import SelfDraft
+from loopcd.decoding.draft import DraftReport, SelfDraft
 from loopcd.decoding.flight import Row
-from loopcd.decoding.loop import Job, Step
+from loopcd.decoding.loop import Job, Step, steps
 from loopcd.decoding.ticks import Ticks
+from loopcd.decoding.wave import wave_pace
 from loopcd.models.places import unseated
 from loopcd.models.stages import checked_loops
 
@@ -33,6 +35,18 @@ def waves(draft: SelfDraft, job: Job) -> bool:
 
 def wave_steps(method: "Method", job: Job) -> Iterator[Step]:
     """As `loop.steps`, for one text that runs ahead of itself."""
+    draft, num_loops = method.draft, checked_loops(job.num_loops, job.model.num_loops)
+    plan = None if draft is None or not draft.fallback else draft.plan(job.model, num_loops, waves=True)
+    if plan is not None and job.limit is not None:
+        pace, report = wave_pace(job.model, num_loops, plan, 1), DraftReport(plan.loops, plan.length)
+        if (
+            pace.wait >= job.limit - job.input_ids.shape[1]
+        ):  # waves rest all along, and the plain loop spends less between loops
+            for step in steps(method, job):
+                report.plain += 1
+                pace.plain()
+                yield replace(step, drafts=report)
+            return
     ticks, row = Ticks(job.model, 1, job.num_loops), Row(method, job)
     ticks.add(row)
     given = read = 0  # tokens, and the ticks that the prompt took

@@ -16,7 +16,7 @@ from loopcd.evaluation.evaluate import Announce, Evaluation, evaluate
 from loopcd.evaluation.plan import MethodSpec, Run, RunPlan, parse_methods, parse_seeds
 from loopcd.evaluation.results import Results, summarise
 from loopcd.evaluation.runner import Outcome, Report
-from loopcd.evaluation.sweep import Sweep, sweep, wanted_grids
+from loopcd.evaluation.sweep import Sweep, sweep, wanted_grids, wanted_metric
 from loopcd.evaluation.task import ELSEWHERE, Item, Split, Task, TaskOptions, chat_of
 from loopcd.evaluation.tasks import CODE_TASKS, make_task
 from loopcd.models.loading import find, load_tokenizer
@@ -114,6 +114,7 @@ class Session:
         methods = self.plan().methods
         splits: tuple[Split, ...] = ("test",) if paper_practice else ("tuning", "report")
         tasks = {split: self.make_task(split) for split in splits}  # what is wrong with one is said before weights are loaded
+        wanted_metric(tasks[splits[0]], metric)
         engine = self.make_engine()
         loops = engine.num_loops or engine.model.num_loops
         grids = wanted_grids(methods, engine.model.config.model_type, loops, engine.model.has_initial_state)

@@ -93,9 +93,7 @@ def sweep(
     everything = RunPlan(tuple(spec for specs in grids.values() for spec in specs))
     split: Split = "test" if paper_practice else "tuning"
     first = make(split)
-    wanted = metric or first.metrics[0]
-    if wanted not in first.metrics:
-        raise ValueError(f"--metric {wanted!r}: {first.name} has {', '.join(first.metrics)}")
+    wanted = wanted_metric(first, metric)
     remark = PRACTICE if paper_practice else "Tuning items: settings are chosen here; the reported figures are in ../report."
     _check_ours(out, paper_practice)
     tuning = evaluate(first, engine, everything, out / split, report, announce, remark, inside=out)
@@ -110,6 +108,13 @@ def sweep(
     made = Sweep(tuning, chosen, final, wanted, paper_practice, out)
     _write(made, grids)
     return made
+
+
+def wanted_metric(task: Task, metric: str | None) -> str:
+    """By which settings are chosen: the task's first, unless another is asked for."""
+    if metric is not None and metric not in task.metrics:
+        raise ValueError(f"--metric {metric!r}: {task.name} has {', '.join(task.metrics)}")
+    return metric or task.metrics[0]
 
 
 def _check_ours(out: Path, paper_practice: bool) -> None:

@@ -81,7 +81,7 @@ def appendix(lab: Laboratory) -> Result:
     )
     told = (
         f"{compared.wrong_to_right} answers became right and {compared.right_to_wrong} wrong"
-        f"{f', a ratio of {phrase(mended, 1, 2, str())}' if mended else ''} (p = {compared.mcnemar_p or 1.0:.2f}); the first "
+        f"{f', a ratio of {phrase(mended, 1, 2, str())}' if mended else ''} (p = {compared.mcnemar_p:.2f}); the first "
         f"token differs in {100 * at_once / len(parts):.1f} % of the answers."
     )
     verdict = Estimate.difference(compared).above(0)

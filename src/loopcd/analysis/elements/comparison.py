@@ -218,4 +218,4 @@ def _relative(rates: Mapping[tuple[str, int], float], run: str, folder: Path) ->
     ratios = [rate / rates[base, batch] for (name, batch), rate in rates.items() if name == run and (base, batch) in rates]
     if not ratios:
         raise StoreError(f"{folder}/timing.jsonl has lost the times of {run}: remove this folder, and run it again")
-    return Estimate(median(ratios), min(ratios), max(ratios))
+    return Estimate(median(ratios), *((min(ratios), max(ratios)) if len(ratios) > 1 else ()))  # one has no spread
