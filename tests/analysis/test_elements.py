@@ -9,7 +9,7 @@ import torch
 
 from analysis.labs import coin_task, laboratory
 from analysis.readings import answers_read, hard, late_alternative, margins
-from loopcd.analysis.elements import ELEMENTS, elements
+from loopcd.analysis.elements import ELEMENTS, comparison, elements
 from loopcd.analysis.elements.changed_texts import first_difference
 from loopcd.analysis.elements.comparison import chosen, grids
 from loopcd.analysis.elements.tokens import token_class, visible
@@ -244,3 +244,12 @@ def test_benchmarks_that_are_left_out_are_named(folders: dict[str, Path], tmp_pa
     lab._tasks |= {(name, "test"): replace(task, name=name) for name in paper.SHOWN}
     said = "humaneval and mbpp are left out: they run programs, which --allow-code-execution allows."
     assert (said in ELEMENTS["table9"].compute(lab).notes) is not allowed
+
+
+def test_speeds_of_one_batch_have_no_spread_and_decide_nothing() -> None:
+    one = comparison._relative({("greedy", 0): 2.0, ("loopcd", 0): 1.0}, "loopcd", Path())
+    assert (one.value, one.low, one.high, one.above(0.4)) == (0.5, None, None, "is undecided")
+    two = comparison._relative(
+        {("greedy", 0): 2.0, ("loopcd", 0): 1.0, ("greedy", 1): 1.0, ("loopcd", 1): 1.0}, "loopcd", Path()
+    )
+    assert (two.value, two.low, two.high) == (0.75, 0.5, 1.0)

@@ -39,9 +39,8 @@ def wave_steps(method: "Method", job: Job) -> Iterator[Step]:
     plan = None if draft is None or not draft.fallback else draft.plan(job.model, num_loops, waves=True)
     if plan is not None and job.limit is not None:
         pace, report = wave_pace(job.model, num_loops, plan, 1), DraftReport(plan.loops, plan.length)
-        if (
-            pace.wait >= job.limit - job.input_ids.shape[1]
-        ):  # waves rest all along, and the plain loop spends less between loops
+        longest = job.limit - job.input_ids.shape[1]
+        if pace.wait >= longest:  # waves rest all along, and the plain loop spends less between loops
             for step in steps(method, job):
                 report.plain += 1
                 pace.plain()

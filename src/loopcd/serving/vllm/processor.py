@@ -49,7 +49,8 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
             served.read_request(extra)
             if LoopedStartUp.in_parts and sampling_params.seed is not None and sampling_params.temperature >= GREEDY:
                 raise ValueError(
-                    f"seed={sampling_params.seed}: not with chunked prefill on a CPU; start with enable_chunked_prefill=False"
+                    f"seed={sampling_params.seed}: not with chunked prefill on a CPU; start with enable_chunked_prefill=False, "
+                    "on a command line --no-enable-chunked-prefill"
                 )
         elif asked := [key for key in extra or () if isinstance(key, str) and key.startswith((SWITCH, GUIDANCE))]:
             raise ValueError(f"{asked[0]}: the model that is served is not a looped model")
