@@ -24,8 +24,9 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # of x [..., inputs], weight [outputs, inputs] and bias
 
 SMALLEST = 2**18  # elements; below, a product costs little more than its call
-TWO, FEW, PROMPT = 2, 4, 96  # rows that are timed beside one
+TWO, FEW, SEVERAL, PROMPT = 2, 4, 8, 96  # rows that are timed beside one; what is fastest holds up to the next
 MANY = 16  # rows from which a product is that of a prompt or of a large batch
+UNPACKED = 2**19  # multiplications in a part of numpy's product
 CLEAR, STEADY = 0.93, 0.98  # of the time: what is nearer may be noise; of many rows, which do not wait for memory, less is
 SCRATCH = 3 * 2**24  # bytes that timing takes: more than a processor's cache, unless all weights together are less
 PATIENCE = 0.02  # seconds for products that are timed by turns
@@ -40,26 +41,46 @@ def by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def by_numpy(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Row by row: its products of a matrix and a vector are the fast ones."""
+    """In parts that its BLAS multiplies as they lie: what is larger it first copies into an order of its own, which for a few
+    rows takes longer than the product."""
     matrix, rows = weight.detach().numpy(), x.numpy().reshape(-1, x.shape[-1])
-    made = np.dot(matrix, rows[0]) if len(rows) == 1 else np.stack([np.dot(matrix, row) for row in rows])
+    outputs, inputs, count = *matrix.shape, len(rows)
+    if matrix.flags.c_contiguous and count > 1:
+        part = _dividing(outputs, min(64, UNPACKED // (count * inputs)))
+        made = np.matmul(rows, matrix.reshape(-1, part, inputs).transpose(0, 2, 1))  # [parts, rows, outputs of each]
+        made = made.transpose(1, 0, 2).reshape(count, outputs)
+    elif matrix.T.flags.c_contiguous:
+        part = _dividing(inputs, 128 if count == 1 else 8 if count <= FEW else 16)
+        split = rows.reshape(count, -1, part).transpose(1, 0, 2)
+        made = np.matmul(split, matrix.T.reshape(-1, part, outputs)).sum(axis=0)
+    else:
+        made = np.dot(rows, matrix.T)
     found = torch.from_numpy(made).view(*x.shape[:-1], -1)
     return found if bias is None else found.add_(bias)
 
 
+def _dividing(size: int, most: int) -> int:
+    """The largest power of two that divides a size and is at most `most`."""
+    return 1 << min((size & -size).bit_length(), max(1, most).bit_length()) - 1
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What is fastest for one shape: the weight's order, and who multiplies one row, two or three, a few, many."""
+    """What is fastest for one shape: the weight's order, and who multiplies one row, two or three, a few, several, many."""
 
     columns: bool = False
     one: Product = by_torch
     two: Product = by_torch
     few: Product = by_torch
+    several: Product = by_torch
     many: Product = by_torch
 
     def product(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         rows = x.numel() // x.shape[-1]
-        chosen = self.one if rows == 1 else self.few if FEW <= rows < MANY else self.many if rows >= MANY else self.two
+        if rows < FEW:
+            chosen = self.one if rows == 1 else self.two
+        else:
+            chosen = self.few if rows < SEVERAL else self.several if rows < MANY else self.many
         return (chosen if chosen is by_torch or _usual(chosen, x, weight) else by_torch)(x, weight, bias)
 
 
@@ -171,7 +192,7 @@ def _apply(group: list[nn.Linear], layout: Layout) -> None:
     if len(group) == 1:
         if layout.columns:
             first.weight.data = first.weight.t().contiguous().t()
-        if {layout.one, layout.two, layout.few, layout.many} != {by_torch}:
+        if layout != Layout(layout.columns):
             first.__class__ = LaidOutLinear
             first.layout = layout  # pyright: ignore
         return
@@ -200,7 +221,7 @@ def timed(outputs: int, inputs: int, dtype: torch.dtype, fixed: bool, threads: i
     def best(columns: bool, rows: int) -> tuple[float, Product]:
         """The time that is compared, and whose it is; torch's own product is left only for what is clearly faster."""
         x = torch.full((1, rows, inputs), 0.01, dtype=dtype)
-        products = [by_torch, by_onednn, *([by_numpy] if rows < FEW and dtype == torch.float32 and alone else [])]
+        products = [by_torch, by_onednn, *([by_numpy] if rows < MANY and dtype == torch.float32 and alone else [])]
         many = rows == PROMPT  # for which two weights are enough
         seconds, clear = _raced(products, x, weights[columns][: 2 if many else None]), STEADY if many else CLEAR
         times = {product: taken / (1 if product is by_torch else clear) for product, taken in seconds.items()}
@@ -211,7 +232,8 @@ def timed(outputs: int, inputs: int, dtype: torch.dtype, fixed: bool, threads: i
     # one row counts most: every text is written token by token, and only drafts and small batches share a pass
     cost = {columns: 2 * one[columns][0] + few[columns][0] / FEW for columns in orders}
     columns = not fixed and cost[True] < CLEAR * cost[False]
-    return Layout(columns, one[columns][1], best(columns, TWO)[1], few[columns][1], best(columns, PROMPT)[1])
+    two, several, many = (best(columns, rows)[1] for rows in (TWO, SEVERAL, PROMPT))
+    return Layout(columns, one[columns][1], two, few[columns][1], several, many)
 
 
 def _raced(products: Sequence[Product], x: Tensor, weights: list[Tensor]) -> dict[Product, float]:
