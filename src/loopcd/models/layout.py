@@ -24,8 +24,8 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # of x [..., inputs], weight [outputs, inputs] and bias
 
 SMALLEST = 2**18  # elements; below, a product costs little more than its call
-TWO, FEW, SEVERAL, PROMPT = 2, 4, 8, 96  # rows that are timed beside one; what is fastest holds up to the next
-MANY = 16  # rows from which a product is that of a prompt or of a large batch
+TWO, FEW, SEVERAL, MANY = 2, 4, 8, 32  # from so many rows on, up to the next, a product is chosen of its own
+MIDDLE, PROMPT = 16, 96  # rows that are timed for several and for many; for the others the first
 UNPACKED = 2**19  # multiplications in a part of numpy's product
 CLEAR, STEADY = 0.93, 0.98  # of the time: what is nearer may be noise; of many rows, which do not wait for memory, less is
 SCRATCH = 3 * 2**24  # bytes that timing takes: more than a processor's cache, unless all weights together are less
@@ -232,7 +232,7 @@ def timed(outputs: int, inputs: int, dtype: torch.dtype, fixed: bool, threads: i
     # one row counts most: every text is written token by token, and only drafts and small batches share a pass
     cost = {columns: 2 * one[columns][0] + few[columns][0] / FEW for columns in orders}
     columns = not fixed and cost[True] < CLEAR * cost[False]
-    two, several, many = (best(columns, rows)[1] for rows in (TWO, SEVERAL, PROMPT))
+    two, several, many = (best(columns, rows)[1] for rows in (TWO, MIDDLE, PROMPT))
     return Layout(columns, one[columns][1], two, few[columns][1], several, many)
 
 
