@@ -8,6 +8,7 @@ that are multiplied by the same input (`together`) are put side by side and mult
 Nothing is kept twice: a weight in another order, or beside others, is the same parameter of the same shape under the same name.
 """
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ MIDDLE, PROMPT = 16, 96  # rows that are timed for several and for many; for the
 UNPACKED = 2**19  # multiplications in a part of numpy's product
 CLEAR, STEADY = 0.93, 0.98  # of the time: what is nearer may be noise; of many rows, which do not wait for memory, less is
 SCRATCH = 3 * 2**24  # bytes that timing takes: more than a processor's cache, unless all weights together are less
-PATIENCE = 0.02  # seconds for products that are timed by turns
+PATIENCE, TRIES = 0.02, 16  # seconds, and turns, for products that are timed by turns
+BEATEN = 1.25  # times the least: a product that took so long needs no further turn
 
 
 def by_torch(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -45,12 +47,14 @@ def by_numpy(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     rows takes longer than the product."""
     matrix, rows = weight.detach().numpy(), x.numpy().reshape(-1, x.shape[-1])
     outputs, inputs, count = *matrix.shape, len(rows)
-    if matrix.flags.c_contiguous and count > 1:
+    if count == 1:
+        made = np.dot(matrix, rows[0])
+    elif matrix.flags.c_contiguous:
         part = _dividing(outputs, min(64, UNPACKED // (count * inputs)))
         made = np.matmul(rows, matrix.reshape(-1, part, inputs).transpose(0, 2, 1))  # [parts, rows, outputs of each]
         made = made.transpose(1, 0, 2).reshape(count, outputs)
     elif matrix.T.flags.c_contiguous:
-        part = _dividing(inputs, 128 if count == 1 else 8 if count <= FEW else 16)
+        part = _dividing(inputs, 8 if count <= FEW else 16)
         split = rows.reshape(count, -1, part).transpose(1, 0, 2)
         made = np.matmul(split, matrix.T.reshape(-1, part, outputs)).sum(axis=0)
     else:
@@ -222,8 +226,7 @@ def timed(outputs: int, inputs: int, dtype: torch.dtype, fixed: bool, threads: i
         """The time that is compared, and whose it is; torch's own product is left only for what is clearly faster."""
         x = torch.full((1, rows, inputs), 0.01, dtype=dtype)
         products = [by_torch, by_onednn, *([by_numpy] if rows < MANY and dtype == torch.float32 and alone else [])]
-        many = rows == PROMPT  # for which two weights are enough
-        seconds, clear = _raced(products, x, weights[columns][: 2 if many else None]), STEADY if many else CLEAR
+        seconds, clear = _raced(products, x, weights[columns]), STEADY if rows == PROMPT else CLEAR
         times = {product: taken / (1 if product is by_torch else clear) for product, taken in seconds.items()}
         fastest = min(times, key=lambda product: times[product])
         return times[fastest], fastest
@@ -237,16 +240,22 @@ def timed(outputs: int, inputs: int, dtype: torch.dtype, fixed: bool, threads: i
 
 
 def _raced(products: Sequence[Product], x: Tensor, weights: list[Tensor]) -> dict[Product, float]:
-    """The least time of each product over a few tries, by turns and by the thread's own clock: what disturbs only adds."""
+    """The least time of each product over a few tries, by turns and by the thread's own clock: what disturbs only adds.
+
+    Every turn takes the next quarter of the weights, so that it finds none of them in a processor's cache; with many rows one
+    weight is enough, for they do not wait for it."""
+    turn, line = max(1, len(weights) // 4) if x.shape[-2] < MIDDLE else 1, itertools.cycle(weights)
     least, began = dict.fromkeys(products, float("inf")), time.perf_counter()
-    for tries in range(8):
+    for tries in range(TRIES):
         for product in products:
             start = time.thread_time()
-            for weight in weights:
+            for weight in itertools.islice(line, turn):
                 product(x, weight, None)
-            least[product] = min(least[product], (time.thread_time() - start) / len(weights))
-        if tries > 0 and time.perf_counter() - began > PATIENCE:
-            break
+            least[product] = min(least[product], (time.thread_time() - start) / turn)
+        if tries > 1:
+            products = [product for product in products if least[product] < BEATEN * min(least.values())]
+            if len(products) == 1 or time.perf_counter() - began > PATIENCE:
+                break
     return least
 
 
