@@ -30,7 +30,7 @@ MIDDLE, PROMPT = 16, 96  # rows that are timed for several and for many; for the
 UNPACKED = 2**19  # multiplications in a part of numpy's product
 CLEAR, STEADY = 0.93, 0.98  # of the time: what is nearer may be noise; of many rows, which do not wait for memory, less is
 SCRATCH = 3 * 2**24  # bytes that timing takes: more than a processor's cache, unless all weights together are less
-PATIENCE, TRIES = 0.02, 16  # seconds, and turns, for products that are timed by turns
+PATIENCE, TRIES = 0.02, 64  # seconds, and turns, for products that are timed by turns
 BEATEN = 1.25  # times the least: a product that took so long needs no further turn
 
 
@@ -54,9 +54,10 @@ def by_numpy(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         made = np.matmul(rows, matrix.reshape(-1, part, inputs).transpose(0, 2, 1))  # [parts, rows, outputs of each]
         made = made.transpose(1, 0, 2).reshape(count, outputs)
     elif matrix.T.flags.c_contiguous:
-        part = _dividing(inputs, 8 if count <= FEW else 16)
-        split = rows.reshape(count, -1, part).transpose(1, 0, 2)
-        made = np.matmul(split, matrix.T.reshape(-1, part, outputs)).sum(axis=0)
+        part = _dividing(inputs, max(16, 2**15 // outputs))
+        made, product = np.zeros((count, outputs), np.float32), np.empty((count, outputs), np.float32)
+        for start in range(0, inputs, part):
+            made += np.matmul(rows[:, start : start + part], matrix.T[start : start + part], out=product)
     else:
         made = np.dot(rows, matrix.T)
     found = torch.from_numpy(made).view(*x.shape[:-1], -1)
@@ -240,19 +241,16 @@ def timed(outputs: int, inputs: int, dtype: torch.dtype, fixed: bool, threads: i
 
 
 def _raced(products: Sequence[Product], x: Tensor, weights: list[Tensor]) -> dict[Product, float]:
-    """The least time of each product over a few tries, by turns and by the thread's own clock: what disturbs only adds.
+    """The least time of each product over many short tries, by turns and by the thread's own clock: what disturbs only adds.
 
-    Every turn takes the next quarter of the weights, so that it finds none of them in a processor's cache; with many rows one
-    weight is enough, for they do not wait for it."""
-    turn, line = max(1, len(weights) // 4) if x.shape[-2] < MIDDLE else 1, itertools.cycle(weights)
-    least, began = dict.fromkeys(products, float("inf")), time.perf_counter()
+    Every try takes the next weight: until one comes again, the others have driven it out of a processor's cache."""
+    line, least, began = itertools.cycle(weights), dict.fromkeys(products, float("inf")), time.perf_counter()
     for tries in range(TRIES):
         for product in products:
-            start = time.thread_time()
-            for weight in itertools.islice(line, turn):
-                product(x, weight, None)
-            least[product] = min(least[product], (time.thread_time() - start) / turn)
-        if tries > 1:
+            weight, start = next(line), time.thread_time()
+            product(x, weight, None)
+            least[product] = min(least[product], time.thread_time() - start)
+        if tries > 3:
             products = [product for product in products if least[product] < BEATEN * min(least.values())]
             if len(products) == 1 or time.perf_counter() - began > PATIENCE:
                 break
