@@ -213,7 +213,7 @@ def _apply(group: list[nn.Linear], layout: Layout) -> None:
 @lru_cache(maxsize=256)
 @torch.inference_mode()
 def timed(outputs: int, inputs: int, dtype: torch.dtype, fixed: bool, threads: int, scratch: int) -> Layout:
-    """The layout for a shape, found by timing it with one row, two, a few and many; `fixed` weights stay row by row."""
+    """The layout for a shape, found by timing it with few rows and with many; `fixed` weights stay row by row."""
     orders, alone = (False,) if fixed else (False, True), _numpy_works_alone()
     size = outputs * inputs
     memory = torch.full((max(1, scratch // (size * dtype.itemsize)), size), 0.01, dtype=dtype)
