@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from transformers import Cache
 
 from loopcd.models import LoopCache, LoopedModel, cache_bytes, loop_logits
-from loopcd.models.cache import GROWTH
 from loopcd.models.layers import causal_mask
 from loopcd.models.places import PlaceCache, Places, Together, unseated
-from loopcd.models.slots import BLOCK, Span
+from loopcd.models.slots import BLOCK, GROWTH, Span
 from tools import LATER, MAKERS, assert_close, attending, left_padded, logits_of, random_ids, tiny_hrm
 
 FAMILIES = {**MAKERS, **LATER}

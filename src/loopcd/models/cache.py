@@ -14,11 +14,9 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from loopcd.models.slots import Slot, Span, column_index, in_blocks, moved_rows, row_index, sent, stored
+from loopcd.models.slots import Columns, Slot, Span, column_index, moved_rows, row_index, sent, stored
 
 Exited = Literal["last", "skip"]
-
-GROWTH = 1.5
 
 
 class Branch:
@@ -28,9 +26,9 @@ class Branch:
     passes fewer. They stay, so that a column can be read again.
     """
 
-    def __init__(self, cache: "LoopCache", slots: int) -> None:
-        self._cache = cache
-        self.slots = [Slot(cache) for _ in range(slots)]
+    def __init__(self, columns: Columns, slots: int) -> None:
+        self._columns = columns
+        self.slots = [Slot(columns) for _ in range(slots)]
         self.latents: Tensor | None = None  # [batch, capacity, width]
         self.whole = True  # False when a pass was not parked, so that columns are missing
         self.kept = 0  # columns that are parked
@@ -40,7 +38,7 @@ class Branch:
         """Keep the latents [batch, time, width] of the span's columns."""
         if self.latents is None or self.latents.shape[1] < span.stop:
             current = 0 if self.latents is None else self.latents.shape[1]
-            grown = stored(hidden.new_zeros, span.batch, self._cache.capacity_for(span.stop, current), hidden.shape[2])
+            grown = stored(hidden.new_zeros, span.batch, self._columns.capacity_for(span.stop, current), hidden.shape[2])
             if self.latents is not None:
                 grown[:, :current] = self.latents
             self.latents = grown
@@ -59,7 +57,7 @@ class Branch:
             start = max(0, min(self.done, span.stop - count))
             self.done = span.stop
             return self.latents[:, start : span.stop], Span(span.batch, start, span.stop)
-        lengths = self._cache.lengths  # which are those after the span
+        lengths = self._columns.lengths  # which are those after the span
         stops = torch.full((span.batch,), span.stop) if lengths is None else lengths
         time = max(count, int((stops - self.done).max()))
         columns = (stops[:, None] - time + torch.arange(time)).clamp(min=0)
@@ -150,6 +148,10 @@ class Reach:
         self.by_loop = {loop: change(reached) for loop, reached in self.by_loop.items()}
 
 
+def _shared(name: str) -> Any:
+    return property(lambda cache: getattr(cache.columns, name), lambda cache, value: setattr(cache.columns, name, value))
+
+
 class LoopCache(Cache):
     """A transformers `Cache` with one slot per (loop, layer).
 
@@ -158,18 +160,17 @@ class LoopCache(Cache):
     is taken at once, and a longer one is still possible.
     """
 
+    limit, length, lengths, span = map(_shared, ("limit", "length", "lengths", "span"))
+
     def __init__(self, exited: Exited = "last", limit: int | None = None) -> None:
         if exited not in ("last", "skip"):
             raise ValueError(f'exited={exited!r}: a token that left early is seen by its "last" entry or is "skip"ped')
         super().__init__(layers=[])
         self.exited: Exited = exited
-        self.limit = limit
+        self.columns = Columns(limit)
         self.batch = 0
-        self.length = 0  # columns in use
-        self.lengths: Tensor | None = None  # [batch] on the CPU, where rows have different lengths
         self.behind = 0  # tokens that were written after these and not read
         self.behind_by: Any = None  # and by what loops, exit rule and seed they would have been
-        self.span: Span | None = None  # what the pass under way writes
         self.valid: Tensor | None = None  # [batch, length] bool, False for padding; None: no padding
         self.depths: Tensor | None = None  # "skip": [batch, length] loops each column ran; None: nothing left early
         self.reach: Reach | None = None  # "last": which loops' columns are not filled in; None: nothing left early
@@ -220,7 +221,7 @@ class LoopCache(Cache):
 
     def slot(self, index: int) -> Slot:
         while len(self.layers) <= index:
-            self.layers.append(Slot(self))
+            self.layers.append(Slot(self.columns))
         return self.layers[index]  # pyright: ignore[reportReturnType]
 
     def update(
@@ -231,7 +232,7 @@ class LoopCache(Cache):
     def branch(self, name: Any, slots: int) -> Branch:
         """The early readout of that name, made empty at its first use."""
         if name not in self.branches:
-            self.branches[name] = Branch(self, slots)
+            self.branches[name] = Branch(self.columns, slots)
         return self.branches[name]
 
     def leave(self, span: Span, loop: int, device: torch.device, entered: int | None = None) -> None:
@@ -276,11 +277,6 @@ class LoopCache(Cache):
     def seen_at(self, loop: int) -> Tensor | None:
         """[batch, length] columns that have keys at this loop, or None if all have."""
         return None if self.depths is None else self.depths >= loop
-
-    def capacity_for(self, columns: int, current: int) -> int:
-        if self.limit is not None and columns <= self.limit:
-            return self.limit
-        return in_blocks(max(columns, int(current * GROWTH)))
 
     def crop(self, tokens_to_remove: int) -> None:
         """Drop the last columns: a negative number is how many (0: none), a positive one the length to keep.

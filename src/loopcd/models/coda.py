@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from loopcd.models.cache import Branch, LoopCache
-from loopcd.models.slots import Beside, Slot, Span, column_index
+from loopcd.models.slots import Beside, Columns, Slot, Span, column_index
 from loopcd.models.stages import Coda, LoopedModel, LoopState, Pass, joined, positions_of, rows_of
 
 AT_ONCE = 64  # tokens of a text that are read together, each with a mask of its own
@@ -82,7 +82,7 @@ class CodaModel(LoopedModel):
         """What the head reads of the tokens at `columns` [rows, time] of whole texts, by the shared coda: of each of `latents`
         [rows, time, width], early ones of these tokens. `final` is the texts' state after the last loop, without a cache."""
         tokens = final.tokens
-        slots = [Slot(LoopCache()) for _ in self.coda_slots]
+        slots = [Slot(Columns()) for _ in self.coda_slots]
         self.through_coda(final.hidden, tokens.rotary, tokens.mask, slots, tokens.span)
         stop, ids = tokens.span.stop, self.ids_in(tokens.rotary)
         blocks = [

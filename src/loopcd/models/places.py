@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from loopcd.models.cache import GROWTH, Exited, LoopCache
+from loopcd.models.cache import Exited, LoopCache
 from loopcd.models.layers import attention
-from loopcd.models.slots import Slot, Span, in_blocks, sent, stored
+from loopcd.models.slots import GROWTH, Columns, Slot, Span, in_blocks, sent, stored
 
 if TYPE_CHECKING:
     from loopcd.models.stages import LoopedModel
@@ -97,9 +97,9 @@ class Places:
 class PlaceSlot(Slot):
     """A slot whose keys and values are a text's part of the common storage."""
 
-    def __init__(self, cache: LoopCache, places: Places, index: int, place: int) -> None:
+    def __init__(self, columns: Columns, places: Places, index: int, place: int) -> None:
         self._places, self._index, self._place = places, index, place
-        super().__init__(cache)
+        super().__init__(columns)
 
     def _stored(self, which: int) -> Tensor | None:
         pair = self._places.part(self._index, self._place)
@@ -127,21 +127,21 @@ class PlaceCache(LoopCache):
 
     def slot(self, index: int) -> Slot:
         while len(self.layers) <= index:
-            self.layers.append(PlaceSlot(self, self.places, len(self.layers), self.place))
+            self.layers.append(PlaceSlot(self.columns, self.places, len(self.layers), self.place))
         return self.layers[index]  # pyright: ignore[reportReturnType]
 
 
 def seated(cache: LoopCache, places: Places, place: int) -> None:
     """Move what a cache of one text holds to a place; it goes on there."""
     for index in range(len(cache.layers)):
-        old, new = cache.slot(index), PlaceSlot(cache, places, index, place)
+        old, new = cache.slot(index), PlaceSlot(cache.columns, places, index, place)
         if isinstance(old, PlaceSlot) and old._places is places:
             continue
         if old.keys is not None and old.values is not None:
             new.update(old.keys, old.values, Span(1, 0, old.keys.shape[2]))  # fewer at loops that later tokens did not run
         cache.layers[index] = new
     while len(cache.layers) < places.slots:
-        cache.layers.append(PlaceSlot(cache, places, len(cache.layers), place))
+        cache.layers.append(PlaceSlot(cache.columns, places, len(cache.layers), place))
     places.limit = max(places.limit, 2**31 if cache.limit is None else cache.limit)
 
 
@@ -150,7 +150,7 @@ def unseated(cache: LoopCache) -> None:
     with torch.inference_mode(False):  # what is kept is written later, maybe with gradients
         for index, old in enumerate(cache.layers):
             if isinstance(old, PlaceSlot):
-                cache.layers[index] = new = Slot(cache)
+                cache.layers[index] = new = Slot(cache.columns)
                 new._keys, new._values, new._clean = old._keys, old._values, old.capacity
 
 
@@ -213,15 +213,12 @@ class Together(PassCache):
         self._at = {looped: sent(each, device) for looped, each in self.numbers.items()}
         self._written = sent(self.columns, device)
         self._groups: dict[bool, list[Group]] = {}
-        self._slots: dict[int, TogetherSlot] = {}
         self.unseen: Tensor | None = None  # [members, columns] bool, that tokens which left early hide at this loop
         self._mask: Tensor | None = None
         self._weights: dict[tuple[bool, torch.dtype], list[Tensor | None]] = {}
 
     def slot(self, index: int) -> "TogetherSlot":
-        if index not in self._slots:
-            self._slots[index] = TogetherSlot(self, index)
-        return self._slots[index]
+        return TogetherSlot(self, index)
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """For layers that attend by themselves, with the mask of the pass: a copy, unless all members are one view."""

@@ -1,16 +1,16 @@
-"""Where keys and values are kept: a `Slot` for each (loop, layer), and the `Span` of columns that a pass writes there."""
+"""Where keys and values are kept: a `Slot` for each (loop, layer), the `Columns` that they share, and the `Span` of these that a
+pass writes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
-if TYPE_CHECKING:
-    from loopcd.models.cache import LoopCache
+GROWTH = 1.5
 
 
 def sent(values: Tensor | Sequence[Any], device: torch.device) -> Tensor:
@@ -63,13 +63,32 @@ class Span:
         )
 
 
+@dataclass
+class Columns:
+    """Which columns of a cache's slots are in use.
+
+    The slots have this and not the cache itself, which has them: so whoever drops the cache frees its storage at once. Storage
+    that is found only by the garbage collector may be as large as the device.
+    """
+
+    limit: int | None = None  # the longest text that a call can make
+    length: int = 0  # columns in use
+    lengths: Tensor | None = None  # [batch] on the CPU, where rows have different lengths
+    span: Span | None = None  # what the pass under way writes
+
+    def capacity_for(self, columns: int, current: int) -> int:
+        if self.limit is not None and columns <= self.limit:
+            return self.limit
+        return in_blocks(max(columns, int(current * GROWTH)))
+
+
 class Slot(CacheLayerMixin):
-    """Keys and values of one (loop, layer): [batch, heads, capacity, head_dim]; the cache says which columns are in use."""
+    """Keys and values of one (loop, layer): [batch, heads, capacity, head_dim]."""
 
     is_croppable = True
 
-    def __init__(self, cache: "LoopCache") -> None:
-        self._cache = cache
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
         self._clean = 0  # columns of the storage that hold numbers
@@ -80,11 +99,11 @@ class Slot(CacheLayerMixin):
 
     @property
     def keys(self) -> Tensor | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return None if self._keys is None else self._keys[:, :, : self._cache.length]
+        return None if self._keys is None else self._keys[:, :, : self._columns.length]
 
     @property
     def values(self) -> Tensor | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return None if self._values is None else self._values[:, :, : self._cache.length]
+        return None if self._values is None else self._values[:, :, : self._columns.length]
 
     @property
     def capacity(self) -> int:
@@ -95,13 +114,13 @@ class Slot(CacheLayerMixin):
         return sum(x.nbytes for x in (self._keys, self._values) if x is not None)
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self._grow(key_states, value_states, self._cache.span or Span(key_states.shape[0], 0, 0))
+        self._grow(key_states, value_states, self._columns.span or Span(key_states.shape[0], 0, 0))
 
     def update(
         self, key_states: Tensor, value_states: Tensor, span: Span | None = None, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Write [rows, heads, time, head_dim] at the span; return all keys and values up to its end."""
-        span = span or self._cache.span
+        span = span or self._columns.span
         if span is None:
             raise ValueError("the cache has no open span: call LoopCache.open(batch, time) before a pass")
         keys, values = self.write(key_states, value_states, span)
@@ -152,7 +171,7 @@ class Slot(CacheLayerMixin):
 
     def _grow(self, key_states: Tensor, value_states: Tensor, span: Span) -> None:
         if self.capacity < span.stop:
-            capacity = self._cache.capacity_for(span.stop, self.capacity)
+            capacity = self._columns.capacity_for(span.stop, self.capacity)
             self._keys = self._enlarged(self._keys, key_states, span.batch, capacity)
             self._values = self._enlarged(self._values, value_states, span.batch, capacity)
         assert self._keys is not None and self._values is not None
@@ -170,10 +189,10 @@ class Slot(CacheLayerMixin):
         return new
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self._cache.length + query_length, 0
+        return self._columns.length + query_length, 0
 
     def get_seq_length(self) -> int:
-        return self._cache.length
+        return self._columns.length
 
     def get_max_length(self) -> int:
         return -1
