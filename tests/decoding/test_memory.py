@@ -1,4 +1,4 @@
-"""A batch is as large as memory allows, what memory runs out for is made in halves, and nothing is kept for longer than it is needed."""
+"""A batch is as large as memory allows, what that runs out for is made in halves, and nothing stays for longer than needed."""
 
 import gc
 import logging

@@ -1,5 +1,8 @@
 """What a cache takes is told in advance, and what cannot fit is refused before anything is computed."""
 
+import os
+import platform
+import subprocess
 import sys
 
 import pytest
@@ -114,3 +117,29 @@ def test_presets(family: str, loops: int, amateur: int, strength: float) -> None
     found = preset(model)
     assert (found.amateur_loop, found.strength) == (amateur, strength)
     assert preset(MAKERS[family](), num_loops=loops) == found
+
+
+KEPT = """
+import ctypes, sys, torch
+from loopcd.models.memory import keep_freed
+if "keep" in sys.argv:
+    keep_freed()
+blocks = [torch.ones(2**21) for _ in range(24)]  # of 8 MiB
+del blocks
+told = ctypes.CDLL(None).mallinfo2
+told.restype = type("Info", (ctypes.Structure,), {"_fields_": [(name, ctypes.c_size_t) for name in "abcdefghij"]})
+print(told().i)  # "fordblks": what is free, and was not given back
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about glibc")
+def test_freed_memory_is_kept_unless_the_user_says_how_much() -> None:
+    def kept(*arguments: str, **environment: str) -> int:
+        command = [sys.executable, "-c", KEPT, *arguments]
+        return int(subprocess.run(command, env=clean | environment, capture_output=True, check=True).stdout)
+
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    assert kept("keep") > 24 * 2**23
+    assert kept() < 8 * 2**23
+    assert kept("keep", MALLOC_TRIM_THRESHOLD_="100000") < 8 * 2**23
+    assert kept("keep", GLIBC_TUNABLES="glibc.malloc.trim_threshold=100000") < 8 * 2**23

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from loopcd.models.memory import keep_freed
+
 FEW = 8  # rows up to which the int8 operator is faster than a product with the widened weight
 BLOCK = 32  # inputs that the operator takes at a time
 SMALLEST = 32  # outputs and inputs of a layer that is worth it
@@ -92,6 +94,7 @@ class Int8Embedding(nn.Module):
 @torch.no_grad()
 def to_int8(model: Any) -> None:
     """Round the weights of a model's linear layers and of its embeddings, one after the other; all else becomes bfloat16."""
+    keep_freed()
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     tied = head is not None and head.weight is embedding.weight
     kept = rounded(embedding.weight)

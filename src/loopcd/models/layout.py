@@ -22,6 +22,8 @@ from threadpoolctl import threadpool_info
 from torch import Tensor, nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
+from loopcd.models.memory import keep_freed
+
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # of x [..., inputs], weight [outputs, inputs] and bias
 
 SMALLEST = 2**18  # elements; below, a product costs little more than its call
@@ -158,7 +160,9 @@ def together(x: Tensor, *linears: nn.Module) -> Tensor:
 
 @torch.no_grad()
 def lay_out(model: Any) -> None:
-    """Put the weights of a model on a CPU into the order that is fastest here; layers that name `joined` ones are joined."""
+    """Put the weights of a model on a CPU into the order that is fastest here; layers that name `joined` ones are joined. What
+    passes free is kept for the next ones."""
+    keep_freed()
     head = model.get_output_embeddings()
     joined = [group for module in model.modules() for group in _groups(module)]
     inside = {id(linear) for group in joined for linear in group}

@@ -1,6 +1,9 @@
-"""How much memory a looped model's cache takes, told in advance."""
+"""How much memory a looped model's cache takes, told in advance; and that of a CPU, kept from pass to pass."""
 
+import ctypes
+import os
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +11,9 @@ import torch
 
 if TYPE_CHECKING:
     from loopcd.models.stages import LoopedModel
+
+KEPT = 2**30  # bytes of freed memory that are kept for the next pass
+MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # what glibc's mallopt calls so; the first is 32 MiB at most
 
 
 def cache_bytes(
@@ -69,3 +75,20 @@ def rows_that_fit(model: "LoopedModel", tokens: int, num_loops: int | None = Non
 
 def gigabytes(count: int) -> str:
     return f"{count / 1e9:.2f} GB" if count >= 1e7 else f"{count / 1e6:.2f} MB"
+
+
+@lru_cache(maxsize=1)
+def keep_freed() -> None:
+    """Have the C library keep what a pass frees for the next one, where it is glibc and nobody told it what to keep.
+
+    It gives large blocks back to the kernel, which makes their pages anew when they are next asked for: up to a seventh of the
+    time of a prompt.
+    """
+    told = "malloc" in os.environ.get("GLIBC_TUNABLES", "") or any(name.startswith("MALLOC_") for name in os.environ)
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # another C library
+        return
+    if not told:
+        mallopt(MMAP_THRESHOLD, 2**25)
+        mallopt(TRIM_THRESHOLD, KEPT)

@@ -1,5 +1,4 @@
-"""Where keys and values are kept: a `Slot` for each (loop, layer), the `Columns` that they share, and the `Span` of these that a
-pass writes."""
+"""Where keys and values are kept: a `Slot` for each (loop, layer), the `Columns` that these share, and the `Span` of a pass."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
