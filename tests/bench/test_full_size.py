@@ -37,6 +37,16 @@ def test_reference_names_what_it_needs(tmp_path: Path) -> None:
             Settings(what=("reference",), reference=given)
 
 
+def test_public_code_that_cannot_be_imported_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    for family in ("huginn_ref", "ouro_ref"):
+        (tmp_path / family).mkdir()
+    (tmp_path / "huginn_ref" / "raven_modeling_minimal.py").touch()
+    said: list[str] = []
+    with pytest.raises(ValueError, match=r"ouro_ref\.modeling_ouro cannot be imported there: ModuleNotFoundError"):
+        reference.bench_reference(f"{sys.executable},{tmp_path}", (8,), 1, 2, said.append)
+    assert not said
+
+
 PUBLIC = """
 from loopcd.models import {name}
 

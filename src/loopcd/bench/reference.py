@@ -63,6 +63,16 @@ def checked_reference(given: str | None) -> tuple[str, Path]:
     return python, Path(folder)
 
 
+def check_public_code(python: str, folder: Path, families: Sequence[str]) -> None:
+    """Before anything is measured: the interpreter can import the public code of these families."""
+    modules = [reference_worker.CLASSES[family][0] for family in families]
+    code = "import importlib, sys; sys.path.insert(0, sys.argv[1]); [*map(importlib.import_module, sys.argv[2:])]"
+    tried = subprocess.run([python, "-c", code, str(folder), *modules], capture_output=True, text=True)
+    if tried.returncode:
+        why = tried.stderr.strip().rpartition("\n")[2]
+        raise ValueError(f"--reference {python},{folder}: {' and '.join(modules)} cannot be imported there: {why}")
+
+
 def bench_reference(
     reference: str | None, contexts: Sequence[int], rounds: int, tokens: int, say: Say, names: Sequence[str] | None = None
 ) -> dict[str, Any]:
@@ -72,9 +82,10 @@ def bench_reference(
     unknown = [name for name in names or () if name not in subjects]
     if unknown:
         raise ValueError(f"models={','.join(unknown)}: beside the public code, some of {', '.join(subjects)}")
-    for name in names or MAKERS:
+    families = {name: name.rpartition("/")[2].partition("-")[0].lower() for name in names or MAKERS}
+    check_public_code(python, folder, list(dict.fromkeys(families.values())))
+    for name, family in families.items():
         say(f"reference: {name}")
-        family = name.rpartition("/")[2].partition("-")[0].lower()
         prompts = (PROMPT,) if name in FULL_SIZE else contexts
         with tempfile.TemporaryDirectory() as place:
             subjects[name]().save_pretrained(place)

@@ -208,9 +208,9 @@ def run_loops(
 
 
 def _counted(state: LoopState) -> Tensor | None:
-    """Which tokens of the pass are not padding: [rows, time], or None if all are."""
+    """Which tokens of the pass are not padding: [rows, time], or None if all are, as a token that was just written is."""
     cache, span = state.tokens.cache, state.tokens.span
-    if cache is None or cache.valid is None:
+    if cache is None or cache.valid is None or span.time == 1:
         return None
     if span.columns is not None:
         return cache.valid.gather(1, span.columns)
