@@ -268,9 +268,11 @@ class LoopCache(Cache):
     def enter(self, span: Span, loop: int, slots: Sequence[int], before: Sequence[int]) -> None:
         """Before the span's tokens run loop `loop`: fill in, by the entries of the loop before, what will be missed there. Rows
         of the pass that have left it are filled in at once, since together with others they cost less than later alone."""
-        missed = {} if self.reach is None else self.reach.enter(span, loop, self.span)
+        missed, whole = {} if self.reach is None else self.reach.enter(span, loop, self.span), self.span
         for (start, stop), rows in missed.items():
-            index = None if len(rows) == self.batch else torch.tensor(rows)
+            # of the columns of the pass itself all rows are copied at once: those that stay write theirs over it
+            own = whole is not None and whole.columns is None and (start, stop) == (whole.start, whole.stop)
+            index = None if own or len(rows) == self.batch else torch.tensor(rows)
             for source, target in zip(before, slots, strict=True):
                 self.slot(target).take_over(self.slot(source), index, slice(start, stop), span)
 
