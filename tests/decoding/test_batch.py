@@ -1,5 +1,6 @@
 """`loopcd.Batch`: prompts from anywhere, texts as they end, each as it is alone."""
 
+import weakref
 from threading import Thread
 from typing import Any
 
@@ -161,3 +162,15 @@ def test_a_text_that_cannot_be_decoded_fails_alone(own_model: LoopedModel, stop:
 def test_tokens_beyond_the_vocabulary_are_refused_at_once(ouro: LoopedModel, prompt: list[int], wrong: int) -> None:
     with pytest.raises(ValueError, match=f"prompt holds token id {wrong}: the vocabulary has ids 0 to 258"):
         loopcd.Batch(ouro).submit(prompt, METHOD)
+
+
+def test_a_text_that_was_asked_for_is_kept_by_who_asked(huginn: LoopedModel) -> None:
+    """A server asks for every result and never iterates: what nobody holds any more is freed."""
+    batch = loopcd.Batch(huginn, rows=2)
+    held, dropped = (batch.submit([5, at], METHOD, max_new_tokens=3) for at in (6, 7))
+    unasked = weakref.ref(batch.submit([5, 8], METHOD, max_new_tokens=3))
+    assert len(held.result().token_ids) == len(dropped.result().token_ids) == 3
+    gone = weakref.ref(dropped)
+    del dropped
+    assert gone() is None
+    assert list(batch) == [held, unasked()]

@@ -1,9 +1,9 @@
 """`loopcd.Batch`: prompts handed in one by one, from any thread, that go on together; each text as soon as it ends."""
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from threading import Condition
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 from loopcd.decoding import checks
 from loopcd.decoding.chat import is_chat
@@ -28,6 +28,7 @@ class Handle:
         """What was made; waits for it, and raises what went wrong."""
         while self.ended is None:
             self._batch._work()
+        self._batch._asked(self)
         if self._row.error is not None:
             raise self._row.error
         if self._made is None:
@@ -70,7 +71,9 @@ class Batch:
         self.model, self.tokenizer, self.num_loops = model, tokenizer, num_loops
         self._ticks = Ticks(model, min(rows, model.max_context), num_loops)
         self._handles: dict[Row, Handle] = {}  # on their way
-        self._ended: deque[Handle] = deque()  # not given out yet
+        # ended and not given out yet: what nobody has asked for is kept, other handles as long as somebody else has them
+        self._ended: WeakValueDictionary[int, Handle] = WeakValueDictionary()
+        self._unasked: set[Handle] = set()
         self._changed = Condition()
         self._working = False  # some thread is at a tick, without the lock
         self._dropped: list[Row] = []  # to be taken out after it
@@ -110,13 +113,25 @@ class Batch:
     def __iter__(self) -> Iterator[Handle]:
         while True:
             with self._changed:
-                handle = self._ended.popleft() if self._ended else None
+                handle = self._first_ended()
                 if handle is None and not self._handles:
                     return
             if handle is None:
                 self._work()
             else:
                 yield handle
+
+    def _asked(self, handle: Handle) -> None:
+        with self._changed:
+            self._unasked.discard(handle)
+
+    def _first_ended(self) -> Handle | None:
+        for number in self._ended.keys():
+            handle = self._ended.pop(number, None)
+            if handle is not None:
+                self._unasked.discard(handle)
+                return handle
+        return None
 
     def __len__(self) -> int:
         """Prompts that have not ended."""
@@ -173,4 +188,5 @@ class Batch:
         handle = self._handles.pop(row, None)  # None: cancelled during its last tick
         if handle is not None:
             handle._end()
-            self._ended.append(handle)
+            self._unasked.add(handle)
+            self._ended[id(handle)] = handle
