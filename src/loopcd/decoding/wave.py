@@ -14,7 +14,7 @@ before the last loop.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from loopcd.decoding.draft import AGAIN, CLEAR, DraftPlan, DraftReport, Probe, SelfDraft
 from loopcd.decoding.passes import pass_costs
@@ -89,8 +89,11 @@ def wave_pace(model: LoopedModel, num_loops: int, plan: DraftPlan, rows: int) ->
     """What earlier texts taught about waves of this model, `rows` texts at a time."""
     known, key = _paces.setdefault(model, {}), (num_loops, plan.loops, rows)
     if key not in known:
+        there = ref(model)  # what is kept for a model must not keep it
 
         def gain(width: int, chance: float) -> float:
+            model = there()
+            assert model is not None
             return DraftPlan(plan.loops, width, wave=True).gain(model, num_loops, chance, rows, pass_costs(model, rows))
 
         pace = WavePace(plan.length, gain)
