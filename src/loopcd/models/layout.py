@@ -129,6 +129,12 @@ class SideBySide:
                 return False
         return True
 
+    def free(self, linears: Sequence[nn.Module]) -> None:
+        """Forget the joined weights where a layer has another one, of another type or elsewhere: else both would be kept."""
+        weights: Any = [linear._parameters.get("weight") for linear in linears]
+        if any(weight is not None and not weight.is_set_to(part) for weight, part in zip(weights, self.parts, strict=True)):
+            linears[0].__dict__.pop("beside", None)
+
     def __deepcopy__(self, memo: Any) -> None:
         return None
 
@@ -150,8 +156,11 @@ def is_watched(module: nn.Module) -> bool:
 def together(x: Tensor, *linears: nn.Module) -> Tensor:
     """What the layers make of x, one after the other in the last dimension: by one product where their weights were joined."""
     beside = linears[0].__dict__.get("beside")
-    if beside is not None and not torch.is_grad_enabled() and not torch.compiler.is_compiling() and beside.holds(linears):
-        return beside.layout.product(x, beside.weight)
+    if beside is not None and not torch.compiler.is_compiling():
+        if not beside.holds(linears):
+            beside.free(linears)
+        elif not torch.is_grad_enabled():
+            return beside.layout.product(x, beside.weight)
     return torch.cat([linear(x) for linear in linears], dim=-1)
 
 
