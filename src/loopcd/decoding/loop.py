@@ -112,6 +112,7 @@ def steps(method: "Method", job: Job) -> Iterator[Step]:
     scorer, text = method.scorer(reader, job.tokenizer), job.input_ids
     narrowing, may_narrow = Narrowing(reader.cache, len(text), kept=False), _may_narrow(job)
     going = torch.ones(text.shape[0], dtype=torch.bool, device=text.device)
+    seen: list[Tensor] = []  # the scores of all steps, which is what transformers hands to those who say where a text stops
     reading, loops = prefill(reader, job, scorer, scorer.watch)
     while True:
         scores, picked, processed = choose(scorer, reading, reader.cache, narrowing.own(text), sampling, going)
@@ -123,7 +124,9 @@ def steps(method: "Method", job: Job) -> Iterator[Step]:
         loops, contested, touched = map(narrowing.widened, (loops, scores.contested, scores.touched))
         processed = processed if narrowing.whole else None
         yield Step(picked, going, loops, contested, touched, processed, kept)
-        going = going & ~job.stopping(text, processed)  # pyright: ignore[reportArgumentType]
+        if sampling.keep_scores:
+            seen.append(processed)  # pyright: ignore[reportArgumentType]
+        going = going & ~job.stopping(text, tuple(seen) if sampling.keep_scores else None)  # pyright: ignore[reportArgumentType]
         goes = narrowing.own(going).tolist()
         if not any(goes):
             check_finite(reading.logits)  # of a device that is not asked at every token: what went wrong in a cache stays there
@@ -159,7 +162,7 @@ def prefill(reader: Reader, job: Job, scorer: Scorer, watch: Callable[[LoopState
     read = None
     for start in [*range(behind), *range(behind, new.shape[1], size)]:
         stop = start + 1 if start < behind else start + size
-        part_mask = None if mask is None else mask[:, mask.shape[1] - new.shape[1] + start :][:, : stop - start]
+        part_mask = None if mask is None else mask[:, : mask.shape[1] - new.shape[1] + min(stop, new.shape[1])]
         read = (earlier if start < behind else reader).read(new[:, start:stop], part_mask, watch)
         if start < behind:
             scorer.score(read[0], reader.cache)  # what was watched belongs to this token
@@ -271,6 +274,22 @@ _UNUSED = (
 )
 
 
+_FORWARD_ONLY = ("exit_at_step", "exit_threshold", "use_weighted_exit")  # what a forward pass of Ouro's knows
+
+
+def _check_positions(position_ids: Tensor | None, attention_mask: Tensor | None) -> None:
+    """transformers makes them of the mask, as a method does; others than these would be ignored."""
+    if position_ids is None:
+        return
+    if attention_mask is None:
+        own, real = torch.arange(position_ids.shape[-1], device=position_ids.device)[None], True
+    else:
+        real = attention_mask[:, -position_ids.shape[-1] :].bool()
+        own = (attention_mask.long().cumsum(dim=1) - 1)[:, -position_ids.shape[-1] :]
+    if bool(((position_ids != own) & real).any()):
+        raise ValueError("position_ids other than those of the attention mask have no effect with a method: leave them out")
+
+
 def run_custom_generate(
     method: "Method",
     model: LoopedModel,
@@ -286,7 +305,8 @@ def run_custom_generate(
     num_loops: int | None = None,
     init_seed: int | Sequence[int] | None = None,
     token_type_ids: Tensor | None = None,
-    **_: Any,
+    position_ids: Tensor | None = None,
+    **others: Any,
 ) -> Tensor | LoopedOutput:
     """The decoding loop that transformers' `generate` calls when it is given a method as `custom_generate`."""
     config = generation_config
@@ -297,13 +317,16 @@ def run_custom_generate(
         raise ValueError(
             f"{refused[0]}={getattr(config, refused[0])!r} has no effect with {type(method).__name__}: leave it out"
         )
-    if input_ids.ndim != 2 or input_ids.shape[1] == 0:
+    refused = [name for name in _FORWARD_ONLY if others.get(name) not in (None, False)]
+    if refused:
+        raise ValueError(f"{refused[0]} has no effect with {type(method).__name__}: leave it out, or generate without a method")
+    _check_positions(position_ids, attention_mask)
+    if others.get("inputs_embeds") is not None or input_ids.ndim != 2 or input_ids.shape[1] == 0:
         raise ValueError("a method reads token ids: give input_ids of at least one token, not inputs_embeds")
     if past_key_values is None:
         past_key_values = model.new_cache(limit=config.max_length)
     if method.exit is not None:
         past_key_values.exited = method.exit.exited
-    has_eos = any(hasattr(criterion, "eos_token_id") for criterion in stopping_criteria)
     pad = getattr(config, "_pad_token_tensor", None)
     detailed = bool(config.return_dict_in_generate)
     job = Job(
@@ -318,7 +341,7 @@ def run_custom_generate(
             keep_logits=detailed and bool(config.output_logits),
         ),
         tokenizer,
-        pad_token_id=int(pad) if has_eos and pad is not None else None,
+        pad_token_id=None if pad is None else int(pad),
         num_loops=num_loops,
         init_seed=init_seed,
         cache=past_key_values,

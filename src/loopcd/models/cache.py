@@ -209,9 +209,14 @@ class LoopCache(Cache):
             self.run(span, loop)
         return span
 
+    def hide(self, seen: Tensor) -> None:
+        """Where `seen` [batch, columns] spans all that is held: hide what is False there."""
+        if self.lengths is None and seen.shape[1] == self.length:
+            self.valid = seen if self.valid is None else self.valid & seen
+
     def remember(self, span: Span, input_ids: Tensor) -> None:
         """Keep the token ids [batch, time] of the span."""
-        self.input_ids = _noted(self.input_ids, span, input_ids, fill=0)
+        self.input_ids = _noted(self.input_ids, span, input_ids.long(), fill=0)
 
     def remembered(self, span: Span) -> Tensor | None:
         """The token ids [batch, time] of the span, if they are kept."""

@@ -30,6 +30,11 @@ def checked_loops(num_loops: int | None, default: int) -> int:
     return num_loops
 
 
+def check_cache(given: Any) -> None:
+    if given is not None and not isinstance(given, LoopCache):
+        raise ValueError(f"past_key_values is a {type(given).__name__}: a looped model needs a loopcd LoopCache")
+
+
 class LoopedGenerationMixin(GenerationMixin):
     """What a looped model does otherwise than other models when `generate` is called."""
 
@@ -64,8 +69,7 @@ class LoopedGenerationMixin(GenerationMixin):
     ) -> None:
         given = model_kwargs.get("past_key_values")
         if given is not None:
-            if not isinstance(given, LoopCache):
-                raise ValueError(f"past_key_values is a {type(given).__name__}: a looped model needs a loopcd LoopCache")
+            check_cache(given)
             return
         if generation_config.assistant_early_exit is not None:
             raise ValueError(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils.generic import can_return_tuple
 
 from loopcd.models.cache import LoopCache
 from loopcd.models.configs import OuroConfig
@@ -61,6 +62,7 @@ class OuroForCausalLM(StackedModel):
     def _gate(self, hidden: Tensor) -> Tensor:
         return self.model.early_exit_gate(hidden).squeeze(-1)  # pyright: ignore[reportCallIssue]
 
+    @can_return_tuple
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
         input_ids: Tensor | None = None,
@@ -85,7 +87,8 @@ class OuroForCausalLM(StackedModel):
         """
         # every argument stands in the signature: transformers' generate passes on only what it finds there
         given = (input_ids, attention_mask, position_ids, past_key_values, inputs_embeds)
-        kwargs |= {"use_cache": use_cache, "num_loops": num_loops}
+        told = dict(kwargs)  # what the loss may be told
+        kwargs |= {"use_cache": use_cache, "num_loops": num_loops, "return_dict": True}
         if exit_threshold is None and exit_at_step is None and not use_weighted_exit:
             kwargs |= {"logits_to_keep": logits_to_keep, "output_hidden_states": output_hidden_states}
             return super().forward(*given, labels, **kwargs)
@@ -105,7 +108,7 @@ class OuroForCausalLM(StackedModel):
             logits = (self.head(hidden) * pdf[..., None]).sum(dim=2)
         output.logits = logits  # pyright: ignore[reportAttributeAccessIssue]
         if labels is not None:
-            output.loss = self.loss_function(logits=output.logits, labels=labels, vocab_size=self.config.vocab_size)
+            output.loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **told)
         output.hidden_states = output.hidden_states if output_hidden_states else None
         return output
 

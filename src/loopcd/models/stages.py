@@ -19,9 +19,11 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils.generic import can_return_tuple
 
 from loopcd.models.cache import LoopCache
-from loopcd.models.generation import LoopedGenerationMixin, checked_loops, heard_loops
+from loopcd.models.generation import LoopedGenerationMixin, check_cache, checked_loops, heard_loops
 from loopcd.models.int8 import Int8Linear
 from loopcd.models.layers import LoopedLayer, causal_mask
 from loopcd.models.layout import is_plain, lay_out
@@ -121,6 +123,15 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
     quantized: str | None = None  # "int8" where the weights were rounded
     pointwise_readout: ClassVar[bool] = True  # False where a readout attends to other tokens' readouts (Huginn's coda)
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """transformers' Trainer shifts labels, where it smooths them itself, only of classes that it knows by name."""
+        super().__init_subclass__(**kwargs)
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(f"loopcd.{cls.__name__}", cls.__name__)
+
+    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        self.loss_type = "ForCausalLM"  # transformers takes it from the class's name; Trainer counts labels by it
+
     @classmethod
     def _can_set_attn_implementation(cls) -> bool:
         return True  # transformers looks for its attention interface in the model's own file; ours is called in layers.py
@@ -170,6 +181,10 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
     def num_loops(self) -> int:
         """Loops that a token runs unless a call says otherwise."""
         return getattr(self.config, self.loops_field)
+
+    @num_loops.setter
+    def num_loops(self, num_loops: int) -> None:
+        self.set_num_loops(num_loops)
 
     def set_num_loops(self, num_loops: int) -> None:
         """Let every token run `num_loops` loops from now on."""
@@ -224,11 +239,25 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
     def open_pass(
         self, embeddings: Tensor, cache: LoopCache | None, attention_mask: Tensor | None, position_ids: Tensor | None
     ) -> tuple[Pass, Tensor]:
-        """The pass of these embeddings [batch, time, width] and its positions [batch or 1, time]."""
+        """The pass of these embeddings [batch, time, width] and its positions [batch or 1, time].
+
+        A mask that spans what the cache holds, too, can hide some of it: a text that ended in an earlier turn was filled up
+        behind its end.
+        """
         batch, time, _ = embeddings.shape
-        new = None if attention_mask is None else attention_mask[:, -time:].bool()
-        if new is not None and not torch.compiler.is_compiling() and bool(new.all()):
-            new = None  # nothing of these tokens is padding
+        new = None
+        if attention_mask is not None:
+            if attention_mask.ndim != 2 or attention_mask.shape[0] != batch or attention_mask.shape[1] < time:
+                raise ValueError(
+                    f"attention_mask has shape {tuple(attention_mask.shape)}: for {batch} rows of {time} tokens it is "
+                    f"[{batch}, {time}], or longer by the tokens that a cache holds"
+                )
+            told = attention_mask.bool()
+            if torch.compiler.is_compiling() or not bool(told.all()):
+                new = told[:, -time:]
+                new = None if not torch.compiler.is_compiling() and bool(new.all()) else new
+                if cache is not None and cache.length:
+                    cache.hide(told[:, :-time])
         if cache is None:
             span, valid = Span(batch, 0, time), new
         else:
@@ -317,12 +346,15 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
         """transformers' `save_pretrained`; weights that lie among others are written one by one."""
         if self.quantized is not None:
             raise ValueError(f"a model loaded with quantize={self.quantized!r} is not saved: save the one that it was made of")
-        if kwargs.get("state_dict") is None and any(each.__dict__.get("beside") for each in self.modules()):
-            kwargs["state_dict"] = {name: weight.contiguous() for name, weight in self.state_dict().items()}
+        given = kwargs.get("state_dict")
+        if given is not None or any(each.__dict__.get("beside") for each in self.modules()):
+            weights = self.state_dict() if given is None else given
+            kwargs["state_dict"] = {name: weight.contiguous() for name, weight in weights.items()}
         return super().save_pretrained(*args, **kwargs)
 
     # -- the forward pass ---------------------------------------------------------------------------------------------
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -342,6 +374,7 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
         """begin, advance × `num_loops`, readout, head. `hidden_states` are the latents after 0, 1, … loops."""
         if kwargs.pop("output_attentions", None):
             raise ValueError("output_attentions=True: attention weights are not kept; the latents are, by output_hidden_states")
+        check_cache(past_key_values)
         told = self.prompt_options(input_ids, token_type_ids, given_only=True)
         num_loops = heard_loops(num_loops, kwargs)
         if past_key_values is None and use_cache and not self.training:  # only where it is asked for: it is large
