@@ -173,6 +173,34 @@ def test_a_criterion_of_ones_own(own_model: LoopedModel) -> None:
     assert len(tokens_of(own_model, IDS, METHOD, max_length=8, count=None)[0]) == 2
 
 
+class Scored(StoppingCriteria):
+    """Notes what it was shown, and stops nothing."""
+
+    def __init__(self) -> None:
+        self.seen: Any = None
+
+    def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
+        self.seen = scores
+        return torch.zeros(input_ids.shape[0], dtype=torch.bool)
+
+
+def test_criteria_get_the_scores_where_they_are_kept(own_model: LoopedModel) -> None:
+    criterion = Scored()
+    own_model.generate(IDS, max_new_tokens=4, do_sample=False, stopping_criteria=[criterion], custom_generate=METHOD)
+    assert criterion.seen is None
+    kept = run(own_model, IDS, METHOD, count=4, stopping_criteria=[criterion], output_scores=True)
+    assert len(criterion.seen) == 4 and all(map(torch.equal, criterion.seen, kept.scores))
+
+
+def test_rows_that_ended_at_a_string_are_padded(own_model: LoopedModel, tokenizer: Any) -> None:
+    """Also where the model has no end token."""
+    ids = random_ids(2, 6)
+    free = tokens_of(own_model, ids, METHOD, count=8)
+    at = next(at for at in range(7) if tokenizer.decode(free[0][at]).isascii() and free[0][at] not in [*free[0][:at], *free[1]])
+    options = {"stop_strings": [tokenizer.decode(free[0][at])], "tokenizer": tokenizer, "pad_token_id": PAD}
+    assert tokens_of(own_model, ids, METHOD, count=8, **options) == [free[0][: at + 1] + [PAD] * (7 - at), free[1]]
+
+
 # Streamers
 
 
@@ -234,6 +262,29 @@ def test_a_prompt_read_in_chunks(own_model: LoopedModel, chunk: int) -> None:
     ids, mask = left_padded([random_ids(1, time, seed=time)[0] for time in (4, 9)])
     whole = tokens_of(own_model, ids, METHOD, mask=mask)
     assert tokens_of(own_model, ids, METHOD, mask=mask, prefill_chunk_size=chunk) == whole
+
+
+def test_positions_are_those_of_the_mask(own_model: LoopedModel) -> None:
+    ids, mask = left_padded([random_ids(1, time, seed=time)[0] for time in (4, 9)])
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    wanted = tokens_of(own_model, ids, METHOD, mask=mask)
+    assert tokens_of(own_model, ids, METHOD, mask=mask, position_ids=positions) == wanted
+    with pytest.raises(ValueError, match="position_ids other than those of the attention mask have no effect"):
+        tokens_of(own_model, ids, METHOD, mask=mask, position_ids=positions + 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"exit_threshold": 0.5}, "exit_threshold has no effect with LoopCD"),
+        ({"exit_at_step": 0}, "exit_at_step has no effect with LoopCD"),
+        ({"use_weighted_exit": True}, "use_weighted_exit has no effect with LoopCD"),
+        ({"inputs_embeds": torch.zeros(1, 6, 32)}, "give input_ids of at least one token, not inputs_embeds"),
+    ],
+)
+def test_what_a_method_would_ignore_is_refused(ouro: LoopedModel, given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tokens_of(ouro, IDS, METHOD, **given)
 
 
 def test_without_a_cache_of_its_own(own_model: LoopedModel) -> None:

@@ -1,5 +1,7 @@
 """A text that runs ahead of itself gets the tokens that it gets undrafted; and it runs ahead only while that pays."""
 
+import gc
+import weakref
 from itertools import product
 from typing import Any
 
@@ -226,3 +228,12 @@ def test_a_wave_is_as_wide_as_pays() -> None:
 def test_what_is_no_switch_is_refused() -> None:
     with pytest.raises(ValueError, match="wave=3: True or False"):
         loopcd.SelfDraft(wave=3)  # pyright: ignore[reportArgumentType]
+
+
+def test_what_is_learnt_of_a_model_does_not_keep_it() -> None:
+    model = MAKERS["ouro"]()
+    run(model, ids_of(), loopcd.Greedy(draft=loopcd.SelfDraft(1, wave=True)), count=8)
+    there = weakref.ref(model)
+    del model
+    gc.collect()
+    assert there() is None

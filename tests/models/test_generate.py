@@ -7,10 +7,10 @@ import torch
 from transformers import DynamicCache, LogitsProcessor, StoppingCriteria, TextStreamer
 from transformers.generation.streamers import BaseStreamer
 
-from loopcd import Greedy, SelfDraft
+from loopcd import Greedy, LoopCD, SelfDraft
 from loopcd.models import LoopCache, LoopedModel, loop_logits
 from loopcd.models.slots import BLOCK
-from tools import EOS, MAKERS, byte_tokenizer, left_padded, random_ids
+from tools import EOS, MAKERS, PAD, byte_tokenizer, left_padded, random_ids
 
 GREEDY: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False}
 
@@ -77,6 +77,30 @@ def test_a_cache_goes_on_where_the_last_call_ended(model: LoopedModel) -> None:
     assert isinstance(first.past_key_values, LoopCache)
     rest = model.generate(first.sequences, past_key_values=first.past_key_values, max_new_tokens=7, do_sample=False)
     assert torch.equal(rest, whole)
+
+
+METHODS = {"none": None, "greedy": Greedy(), "loopcd": LoopCD(1, 0.5), "draft": Greedy(draft=SelfDraft(1, 3))}
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_a_second_turn_of_a_batch(own_model: LoopedModel, method: Any, chunk: int | None) -> None:
+    """A row that ended in the first turn was filled up behind its end, which the second turn's mask hides."""
+    rows, more = texts(4, 7), random_ids(2, 5, seed=9)
+    options: dict[str, Any] = {**GREEDY, "custom_generate": method, "prefill_chunk_size": chunk}
+    end = int(own_model.generate(rows[0][None], **options)[0, 6])
+
+    def turns(ids: torch.Tensor, mask: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
+        stops = {"eos_token_id": end, "pad_token_id": PAD, "return_dict_in_generate": True}
+        first = own_model.generate(ids, attention_mask=mask, **options, **stops)
+        new = first.sequences[:, ids.shape[1] :]
+        ids, mask = torch.cat([ids, new, more], dim=1), torch.cat([mask, new != PAD, torch.ones_like(more)], dim=1)
+        second = own_model.generate(ids, attention_mask=mask, past_key_values=first.past_key_values, **options)
+        return second[:, ids.shape[1] :]
+
+    together = turns(*left_padded(rows), more)
+    for row, new, found in zip(rows, more, together, strict=True):
+        assert torch.equal(found, turns(row[None], torch.ones(1, len(row), dtype=torch.long), new[None])[0])
 
 
 @pytest.mark.parametrize("loops", [1, 2, 6])
@@ -263,6 +287,8 @@ def test_other_caches_are_refused_by_name(model: LoopedModel, name: str) -> None
 def test_another_cache_is_refused(model: LoopedModel) -> None:
     with pytest.raises(ValueError, match="past_key_values is a DynamicCache: a looped model needs a loopcd LoopCache"):
         model.generate(random_ids(1, 3), past_key_values=DynamicCache(), **GREEDY)
+    with pytest.raises(ValueError, match="past_key_values is a DynamicCache"):
+        model(random_ids(1, 3), past_key_values=DynamicCache())
 
 
 def test_leaving_at_a_layer_is_refused(model: LoopedModel) -> None:

@@ -1,6 +1,7 @@
 """Weights in another order, side by side or not multiplied by torch are the same model: the same numbers, names and files."""
 
 import copy
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,23 @@ def test_a_changed_layer_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> 
             handle.remove()
         assert_close(after, wanted)
         assert (after - before).abs().max() > 0.5, change.__name__
+
+
+def test_joined_weights_go_with_the_weights_that_they_were(wanted: Layout, tmp_path: Path) -> None:
+    """In another dtype the joined ones would be kept beside those that are used; a hook for a while changes nothing."""
+    model = tiny_ouro()
+    lay_out(model)
+    first: Any = model.model.layers[0].self_attn
+    beside, ids = weakref.ref(first.q_proj.beside.weight), random_ids(1, 4)
+    handle = first.v_proj.register_forward_hook(lambda module, args, output: None)
+    logits_of(model, ids)
+    handle.remove()
+    model.save_pretrained(tmp_path, state_dict=model.state_dict())
+    assert beside() is not None
+    model.double()
+    logits_of(model, ids)
+    assert beside() is None
+    assert_close(logits_of(model, ids), logits_of(type(model).from_pretrained(tmp_path).double(), ids))
 
 
 def test_weights_that_change_in_place_are_seen(wanted: Layout) -> None:

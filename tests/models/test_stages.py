@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.checkpoint import DefaultDeviceType
+from transformers import Trainer, TrainingArguments
 
 import loopcd
 from loopcd.models import LoopCache, LoopedModel
@@ -146,6 +148,8 @@ def test_set_num_loops(family: str) -> None:
     model.set_num_loops(2)
     assert model.num_loops == 2
     assert_close(logits_of(model, ids), wanted)
+    model.num_loops = 3  # the same, as people write it
+    assert_close(logits_of(model, ids), loopcd.loop_logits(model, ids, loops=[3])[:, 0])
 
 
 def test_loop_logits_are_the_model_stopped_there(model: LoopedModel) -> None:
@@ -177,6 +181,32 @@ def test_the_loss_is_that_of_the_next_token(model: LoopedModel) -> None:
     ids = random_ids(2, 6)
     logits = logits_of(model, ids)[:, :-1].flatten(0, 1)
     assert_close(model(ids, labels=ids).loss, torch.nn.functional.cross_entropy(logits, ids[:, 1:].flatten()))
+
+
+def test_the_loss_of_smoothed_labels_and_of_several_steps(own_model: LoopedModel, tmp_path: Path) -> None:
+    """What transformers' Trainer asks of a model: that it is known to shift labels, and counts them over accumulated steps."""
+    ids = random_ids(2, 6)
+    trainer = Trainer(own_model, TrainingArguments(str(tmp_path), label_smoothing_factor=0.1, report_to=[], use_cpu=True))
+    logits = logits_of(own_model, ids)[:, :-1].flatten(0, 1)
+    wanted = torch.nn.functional.cross_entropy(logits, ids[:, 1:].flatten(), label_smoothing=0.1)
+    with torch.no_grad():
+        loss: Any = trainer.compute_loss(own_model, {"input_ids": ids, "labels": ids})
+        assert_close(loss, wanted)
+        output = own_model(ids, labels=ids, num_items_in_batch=20)
+    assert_close(output.loss, torch.nn.functional.cross_entropy(logits, ids[:, 1:].flatten(), reduction="sum") / 20)
+
+
+def test_a_tuple_where_one_is_asked_for(model: LoopedModel) -> None:
+    ids = random_ids(1, 4)
+    logits, latents = model(ids, return_dict=False, output_hidden_states=True)
+    assert_close(logits, logits_of(model, ids))
+    assert len(latents) == model.num_loops + 1
+
+
+def test_masks_of_another_shape_are_refused(model: LoopedModel) -> None:
+    for shape in ((2, 2), (1, 3), (2, 1, 3, 3)):
+        with pytest.raises(ValueError, match=r"attention_mask has shape .*: for 2 rows of 3 tokens it is \[2, 3\]"):
+            model(random_ids(2, 3), attention_mask=torch.ones(shape, dtype=torch.long))
 
 
 def test_the_head_of_a_few_tokens_only(model: LoopedModel) -> None:

@@ -126,7 +126,7 @@ class Batch:
             self._unasked.discard(handle)
 
     def _first_ended(self) -> Handle | None:
-        for number in self._ended.keys():
+        for number in list(self._ended):
             handle = self._ended.pop(number, None)
             if handle is not None:
                 self._unasked.discard(handle)

@@ -317,7 +317,7 @@ def run_custom_generate(
         raise ValueError(
             f"{refused[0]}={getattr(config, refused[0])!r} has no effect with {type(method).__name__}: leave it out"
         )
-    refused = [name for name in _FORWARD_ONLY if others.get(name) not in (None, False)]
+    refused = [name for name in _FORWARD_ONLY if others.get(name) is not None and others[name] is not False]
     if refused:
         raise ValueError(f"{refused[0]} has no effect with {type(method).__name__}: leave it out, or generate without a method")
     _check_positions(position_ids, attention_mask)
