@@ -185,9 +185,9 @@ class Scored(StoppingCriteria):
 
 
 def test_criteria_get_the_scores_where_they_are_kept(own_model: LoopedModel) -> None:
-    criterion = Scored()
-    own_model.generate(IDS, max_new_tokens=4, do_sample=False, stopping_criteria=[criterion], custom_generate=METHOD)
-    assert criterion.seen is None
+    unkept, criterion = Scored(), Scored()
+    own_model.generate(IDS, max_new_tokens=4, do_sample=False, stopping_criteria=[unkept], custom_generate=METHOD)
+    assert unkept.seen is None
     kept = run(own_model, IDS, METHOD, count=4, stopping_criteria=[criterion], output_scores=True)
     assert len(criterion.seen) == 4 and all(map(torch.equal, criterion.seen, kept.scores))
 
