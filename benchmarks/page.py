@@ -1,7 +1,7 @@
 """docs/performance.md, written from a run's JSON."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +12,30 @@ from benchmarks.paper import ACCEPTANCES, CONTEXT, GPUS, Outlook, outlooks
 from benchmarks.parts import register
 from benchmarks.plot import draw
 from loopcd.bench.parts import merged
-from loopcd.bench.tables import percent, tables
+from loopcd.bench.tables import leaves, percent, tables
 from loopcd.decoding.rounds import NEAR
 from loopcd.evaluation.table import Table
 from loopcd.tracing.writing import write_whole
 
 _HEAD = """# Performance
-
-Made by `python -m benchmarks.page RUN.json` from a run of `python -m benchmarks --json`, or from several of different parts;
-not edited by hand. `loopcd bench` measures the methods, their exactness and decoding anywhere.
-Machine: {processor}, {cores} cores, one thread, torch {torch}, transformers {transformers}; load average {load_average:.1f}
-when the run began.{quick}
-
+{short}
 Every figure is a ratio of things that were measured alternately in one process: the median of the rounds' ratios, and in
 brackets their 10th and 90th percentile. Methods are compared by wall time over whole generations, prompts included, until
 each text ends. [The details]({details}): what the methods did, exactness, where the time goes, what each device
 costs, memory, and what a GPU could do on paper.
 
+Machine: {processor}, {cores} cores, one thread, torch {torch}, transformers {transformers}; load average {load_average:.1f}
+when the run began.{quick} `loopcd bench` measures the methods, their exactness and decoding anywhere. This page is made by
+`python -m benchmarks.page RUN.json` from one or more runs of `python -m benchmarks --json`, not by hand.
+
 ![The figures of this page]({plot})
 """
+
+_SHORT = {  # the comparisons that most people ask for, and what they are of
+    "loopcd/greedy": "LoopCD",
+    "loopcd+draft/greedy": "LoopCD with drafts, the tokens of LoopCD",
+    "exit+loopcd/greedy": "LoopCD with early exits",
+}
 
 _DETAILS = """# Performance in detail
 
@@ -185,12 +190,31 @@ def write_report(run: Mapping[str, Any], path: Path) -> list[Path]:
 
 def page(run: Mapping[str, Any], made: Mapping[str, Table], details: str, plot: str) -> str:
     quick = " **A quick run: few rounds, wide spreads.**" if run.get("quick") else ""
-    parts = [_HEAD.format(**run["machine"], details=details, plot=plot, quick=quick)]
+    parts = [_HEAD.format(**run["machine"], details=details, plot=plot, quick=quick, short=_short(run))]
     if "Methods" in made:
         parts += ["## Methods", _rounds(run), made["Methods"].markdown(), _refused(run)]
     parts += _sections(made, {"Beside the public code": _BESIDE, "Full size": _FULL})
     parts += _sections(made, {"Evaluation": _EVALUATION, "Waves": _WAVE})
     return _joined(parts)
+
+
+def _short(run: Mapping[str, Any]) -> str:
+    """The figures of the page, of all models together."""
+    by_batch = [(int(batch), told) for each in run.get("ratios", {}).values() for batch, told in each.items()]
+    lines = []
+    for name, what in _SHORT.items():
+        told = [(batch, ratios[name]["median"]) for batch, ratios in by_batch if name in ratios]
+        groups = {"one text": [x for batch, x in told if batch == 1], "in batches": [x for batch, x in told if batch > 1]}
+        said = [f"{where} {_range(found)}" for where, found in groups.items() if found]
+        lines += [f"- {what}: {', '.join(said)} of greedy's tokens per second."] if said else []
+    beside = [each["decode"]["median"] for _, each in leaves(run.get("reference", {}), 2)]
+    lines += [f"- Beside the public code, one text of the same weights: {_range(beside)} of its speed."] if beside else []
+    return "\n".join(["", *lines, ""]) if lines else ""
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = (f"{each:.2f}" for each in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
 
 
 def details(page: str, made: Mapping[str, Table], views: Mapping[str, Outlook]) -> str:

@@ -15,6 +15,8 @@ def test_the_page_holds_the_runs_figures_and_the_formula(found: dict[str, Any], 
     text, details = (path.read_text() for path in written[:2])
     ratio = found["ratios"][folders[0]]["1"]["loopcd/greedy"]
     assert f"{ratio['median']:.2f} ({ratio['low']:.2f}–{ratio['high']:.2f})" in text
+    medians = [told["loopcd/greedy"]["median"] for told in found["ratios"][folders[0]].values()]
+    assert "- LoopCD: one text " in text and f"{max(medians):.2f}" in text.split("## Methods")[0]
     assert "(performance.svg)" in text
     assert "(performance-details.md)" in text and "(performance.md)" in details
     assert "(1 − pᵏ) / (1 − p)" in details
