@@ -399,6 +399,15 @@ def test_what_a_batched_draft_left_unread_is_read_by_its_own_settings():
     assert torch.allclose(found[0], found[1], atol=1e-4)
 
 
+def test_what_a_batched_draft_left_unread_takes_no_draws_from_the_next_text(own_model):
+    ids, found = torch.randint(0, 250, (3, 6), generator=torch.Generator().manual_seed(2)), list[torch.Tensor]()
+    for draft in (None, loopcd.SelfDraft(2, 4, fallback=False)):
+        first = run(own_model, ids, loopcd.Greedy(draft=draft), count=9)
+        noise = loopcd.NoiseCD(1.0, 0.9, 0.01)
+        found.append(run(own_model, first.sequences, noise, past_key_values=first.past_key_values, count=8).sequences)
+    assert torch.equal(*found)
+
+
 def test_logits_are_told_as_the_model_said_them(model):
     ids = torch.randint(0, 250, (1, 6), generator=torch.Generator().manual_seed(0))
     options = {"count": 6, "output_logits": True, "suppress_tokens": [3, 4]}

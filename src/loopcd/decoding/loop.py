@@ -113,7 +113,7 @@ def steps(method: "Method", job: Job) -> Iterator[Step]:
     narrowing, may_narrow = Narrowing(reader.cache, len(text), kept=False), _may_narrow(job)
     going = torch.ones(text.shape[0], dtype=torch.bool, device=text.device)
     seen: list[Tensor] = []  # the scores of all steps, which is what transformers hands to those who say where a text stops
-    reading, loops = prefill(reader, job, scorer, scorer.watch)
+    reading, loops = prefill(method, reader, job, scorer.watch)
     while True:
         scores, picked, processed = choose(scorer, reading, reader.cache, narrowing.own(text), sampling, going)
         picked = narrowing.widened(picked)
@@ -147,25 +147,24 @@ def _may_narrow(job: Job) -> bool:
     return job.cache is None and job.pad_token_id is not None and alone and not sampling.parts[0] and not sampling.keeps
 
 
-def prefill(reader: Reader, job: Job, scorer: Scorer, watch: Callable[[LoopState], None]) -> tuple[Reading, Tensor]:
+def prefill(method: "Method", reader: Reader, job: Job, watch: Callable[[LoopState], None]) -> tuple[Reading, Tensor]:
     """Read what the cache does not hold yet of the prompts, in pieces of `job.chunk` tokens where that is given.
 
     Not in pieces where they are read in both directions, or may leave the loop early: an exit rule looks at all tokens of a
     pass, and the pieces of a padded prompt are not those that it has alone. Tokens that a draft wrote and left unread are read
-    as they would have been, one by one.
+    as they would have been, one by one, by a scorer of theirs: what is drawn for this text begins behind them.
     """
-    earlier = reader.as_before() if reader.cache.behind else reader
     new, mask = job.input_ids[:, reader.cache.length :], job.attention_mask
     behind = max(0, min(reader.cache.behind, new.shape[1] - 1))
     whole = job.chunk is None or reader.exit is not None or reader.model.prompt_options(new, job.token_type_ids)
     size = max(1, new.shape[1] if whole else job.chunk or 1)
     read = None
+    earlier = (reader.as_before(), method.scorer(reader, job.tokenizer).watch) if behind else (reader, watch)
     for start in [*range(behind), *range(behind, new.shape[1], size)]:
         stop = start + 1 if start < behind else start + size
         part_mask = None if mask is None else mask[:, : mask.shape[1] - new.shape[1] + min(stop, new.shape[1])]
-        read = (earlier if start < behind else reader).read(new[:, start:stop], part_mask, watch)
-        if start < behind:
-            scorer.score(read[0], reader.cache)  # what was watched belongs to this token
+        by, seen_by = earlier if start < behind else (reader, watch)
+        read = by.read(new[:, start:stop], part_mask, seen_by)
     if read is None:
         raise ValueError("the prompt is empty, or past_key_values hold all of it: at least one token has to be read")
     check_finite(read[0].logits)

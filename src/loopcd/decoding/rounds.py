@@ -77,7 +77,7 @@ def drafted_steps(method: "Method", draft: SelfDraft, job: Job) -> Iterator[Step
         )
     rounds = Rounds(method, draft, job, reader)
     try:
-        yield from rounds.plain(prefill(reader, job, rounds.scorer, rounds.watch)[0])
+        yield from rounds.plain(prefill(method, reader, job, rounds.watch)[0])
         while any(rounds.going):
             rounds.narrow()
             length = min(rounds.next(), rounds.stopper.remaining(rounds.going), reader.model.max_context - reader.cache.length)
