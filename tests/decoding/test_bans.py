@@ -171,3 +171,15 @@ def test_a_processor_is_called_once_a_token(own_model: LoopedModel) -> None:
         counted = Thrice()
         tokens_of(own_model, IDS, method, mask=MASK, count=5, logits_processor=[counted])
         assert counted.calls == 5
+
+
+@pytest.mark.parametrize("method", [Greedy(), LoopCD(1, 0.9), Greedy(draft=DRAFT)], ids=["greedy", "loopcd", "drafted"])
+@pytest.mark.parametrize("sampled", [False, True])
+def test_a_token_may_be_forced_by_a_score_beyond_all(own_model: LoopedModel, method: Any, sampled: bool) -> None:
+    def force(ids: Any, scores: Any) -> Any:
+        return scores.index_fill(1, torch.tensor([7 + ids.shape[1] % 2]), INF)
+
+    made = tokens_of(
+        own_model, IDS, method, mask=MASK, count=4, do_sample=sampled, logits_processor=LogitsProcessorList([force])
+    )
+    assert made == [[7, 8, 7, 8]] * 2

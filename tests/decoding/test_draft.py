@@ -1,9 +1,13 @@
 """Drafting changes nothing but the time: same tokens, same draws, same counts."""
 
+import sys
+from threading import Thread
 from typing import Any
 
 import pytest
 import torch
+from transformers import SynthIDTextWatermarkingConfig
+from transformers.generation.streamers import BaseStreamer
 
 import loopcd
 from decoding.runs import run
@@ -159,6 +163,29 @@ def test_drafts_that_turn_poor_are_given_up():
         if pace.next() > 1:
             pace.saw(1.0)
     assert not pace.trusted and pace.wait > 0
+
+
+def test_a_pace_that_several_threads_go_by() -> None:
+    pace, wrong = RoundPace(length=4, break_even=1.6, trusted=True, clocked=True), list[Exception]()
+
+    def work() -> None:
+        try:
+            for _ in range(5000):
+                pace.took(1e-3, 1, drafted=False)
+                pace.took(1e-3, 2, drafted=True)
+        except Exception as error:
+            wrong.append(error)
+
+    threads, interval = [Thread(target=work) for _ in range(4)], sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=60)
+    finally:
+        sys.setswitchinterval(interval)
+    assert not wrong
 
 
 def test_rows_that_are_not_contested_are_no_near_ties() -> None:
@@ -436,6 +463,35 @@ def test_processors_are_told_which_row_a_text_is(own_model, options):
         for draft in (None, loopcd.SelfDraft(own_model.num_loops - 1, 3, fallback=False))
     )
     assert torch.equal(plain, drafted)
+
+
+class Collected(BaseStreamer):
+    def put(self, value: Any) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+def test_rows_that_do_not_keep_step_cannot_be_streamed(own_model):
+    ids, method = torch.randint(0, 250, (2, 6)), loopcd.Greedy(draft=loopcd.SelfDraft(1, 3, fallback=False))
+    run(own_model, ids[:1], method, streamer=Collected())
+    with pytest.raises(ValueError, match="a streamer with a draft: for one row at a time"):
+        run(own_model, ids, method, streamer=Collected())
+
+
+def test_a_watermark_by_each_row_s_own_text(own_model):
+    """It keeps the texts itself, row by row as it is called."""
+    watermark = SynthIDTextWatermarkingConfig(keys=[654, 400, 836, 123, 340], ngram_len=3)
+    ids = torch.randint(0, 250, (2, 6), generator=torch.Generator().manual_seed(0))
+    made = []
+    for draft in (None, loopcd.SelfDraft(1, 3, fallback=False)):
+        torch.manual_seed(0)
+        method = loopcd.Greedy(draft=draft)
+        made.append(run(own_model, ids[:1], method, do_sample=True, watermarking_config=watermark).sequences)
+    assert torch.equal(*made)
+    with pytest.raises(ValueError, match="with a draft: its rows have to keep step"):
+        run(own_model, ids, method, do_sample=True, watermarking_config=watermark)
 
 
 @pytest.mark.parametrize("options", [{"guidance_scale": 1.5}, {"encoder_repetition_penalty": 1.5}])

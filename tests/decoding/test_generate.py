@@ -233,6 +233,7 @@ def test_progress(own_model: LoopedModel, tokenizer: Any) -> None:
         ({"stop": ""}, r"stop=\('',\): stop strings of at least one character"),
         ({"stop": ["a", ""]}, r"stop=\('a', ''\)"),
         ({"stop": [3]}, r"stop=\(3,\)"),
+        ({"seed": 1.5}, r"seed=1\.5: a whole number"),
         ({"method": "loopcd"}, r"method='loopcd': a method such as loopcd.Greedy\(\)"),
         ({"method": loopcd.LoopCD}, "method=<class .*LoopCD'>: a method such as"),
         ({"num_loops": 0}, "num_loops=0: a whole number of loops, at least 1"),

@@ -265,6 +265,7 @@ NAN, INF = float("nan"), float("inf")
         (lambda: loopcd.NoiseCD(noise=NAN), "noise=nan"),
         (lambda: loopcd.NoiseCD(strength=-1.0), "strength=-1.0"),
         (lambda: loopcd.NoiseCD(plausibility=2.0), "plausibility=2.0"),
+        (lambda: loopcd.NoiseCD(seed=1.5), r"seed=1\.5: a whole number"),  # pyright: ignore[reportArgumentType]
         (lambda: loopcd.MTI(entropy_threshold=-1.0), "entropy_threshold=-1.0: a number of at least 0"),
         (lambda: loopcd.MTI(entropy_threshold=NAN), "entropy_threshold=nan"),
         (lambda: loopcd.MTI(guidance=INF), "guidance=inf: a number"),
@@ -278,6 +279,7 @@ NAN, INF = float("nan"), float("inf")
         (lambda: loopcd.SelfEval(temperature=0), "temperature=0: a number above 0"),
         (lambda: loopcd.SelfEval(temperature=NAN), "temperature=nan"),
         (lambda: loopcd.SelfEval(top_p=0.0), "top_p=0.0: above 0, and at most 1"),
+        (lambda: loopcd.SelfEval(seed="x"), "seed='x': a whole number"),  # pyright: ignore[reportArgumentType]
     ],
 )
 def test_settings_that_make_no_sense(make: Callable[[], Any], message: str) -> None:

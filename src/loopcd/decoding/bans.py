@@ -33,6 +33,7 @@ IN_STEP = (  # those that change scores by all rows, or keep texts of their own 
     logits_process.EncoderRepetitionPenaltyLogitsProcessor,
     logits_process.UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
+KEEPS_TEXTS = (logits_process.SynthIDTextWatermarkLogitsProcessor,)  # of its own too, but of one row they are in step
 _BY_ROW = (logits_process.PrefixConstrainedLogitsProcessor, logits_process.EncoderNoRepeatNGramLogitsProcessor)
 
 
@@ -77,7 +78,7 @@ def rule_out(processors: Sequence[Any], text: Tensor, logits: Tensor, plain: boo
     banned = (made == IMPOSSIBLE) | (forced.any(dim=-1, keepdim=True) & ~forced)
     possible = ~banned.all(dim=-1)
     if plain:
-        return Ruled(made.masked_fill(banned, IMPOSSIBLE), None, possible)
+        return Ruled(made.masked_fill(banned, IMPOSSIBLE).masked_fill(forced, 0.0), None, possible)
     added = None
     if not all(isinstance(each, BANNING) for each in processors):
         added = torch.where(torch.isfinite(made) & torch.isfinite(logits), made - logits, 0.0)

@@ -126,12 +126,11 @@ class Batch:
             self._unasked.discard(handle)
 
     def _first_ended(self) -> Handle | None:
-        for number in list(self._ended):
-            handle = self._ended.pop(number, None)
-            if handle is not None:
-                self._unasked.discard(handle)
-                return handle
-        return None
+        handle = next(iter(self._ended.values()), None)
+        if handle is not None:
+            del self._ended[id(handle)]
+            self._unasked.discard(handle)
+        return handle
 
     def __len__(self) -> int:
         """Prompts that have not ended."""

@@ -327,9 +327,10 @@ class RoundPace:
         """A plain pass, or a round of the full length, took so long and gave a row so many tokens."""
         (self.rounds if drafted else self.passes).append((seconds, tokens))
         enough = CLOCKED if self.recent >= self.break_even else CLOCKED // 2
-        if drafted and self.trusted and len(self.rounds) >= enough and self.passes:
-            plain = median(spent for spent, _ in self.passes)
-            if sum(spent for spent, _ in self.rounds) <= plain * sum(made for _, made in self.rounds):
+        passes, rounds = list(self.passes), list(self.rounds)  # other threads may draft by the same model meanwhile
+        if drafted and self.trusted and len(rounds) >= enough and passes:
+            plain = median(spent for spent, _ in passes)
+            if sum(spent for spent, _ in rounds) <= plain * sum(made for _, made in rounds):
                 self.pause = 32
                 return
             self.rounds.clear()
@@ -351,7 +352,7 @@ def pace_of(model: LoopedModel, num_loops: int, plan: DraftPlan, batch: int) -> 
         if plan.expected is not None:
             pace.trusted, pace.recent = plan.expected > CLEAR, float(plan.length)
             pace.clocked = model.device.type == "cpu"
-            others = [each.passes for (_, _, rows), each in known.items() if rows == alike(batch)]
+            others = [each.passes for (_, _, rows), each in list(known.items()) if rows == alike(batch)]
             pace.passes = others[0] if others else pace.passes  # what a plain pass takes does not depend on the plan
             pace.wait = 0 if pace.trusted else pace.pause
         known[key] = pace

@@ -104,6 +104,7 @@ class Request:
         checks.whole("max_new_tokens", self.max_new_tokens, 1)
         checks.temperature("temperature", self.temperature)
         checks.share("top_p", self.top_p)
+        checks.whole("seed", self.seed)
         if any(not isinstance(stop, str) or not stop for stop in self.stop):
             raise ValueError(f"stop={self.stop!r}: stop strings of at least one character")
         if self.stop and self.tokenizer is None:

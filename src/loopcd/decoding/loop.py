@@ -322,6 +322,8 @@ def run_custom_generate(
     _check_positions(position_ids, attention_mask)
     if others.get("inputs_embeds") is not None or input_ids.ndim != 2 or input_ids.shape[1] == 0:
         raise ValueError("a method reads token ids: give input_ids of at least one token, not inputs_embeds")
+    if streamer is not None and method.draft is not None and input_ids.shape[0] > 1:
+        raise ValueError("a streamer with a draft: for one row at a time, since rows do not keep step")
     if past_key_values is None:
         past_key_values = model.new_cache(limit=config.max_length)
     if method.exit is not None:

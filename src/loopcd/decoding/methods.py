@@ -243,6 +243,7 @@ class NoiseCD(Method):
         checks.number("noise", self.noise, 0)
         checks.number("strength", self.strength, 0)
         checks.share("plausibility", self.plausibility)
+        checks.whole("seed", self.seed)
 
     def scorer(self, reader: Reader, tokenizer: Any) -> Scorer:
         return NoiseScorer(reader.model, self.noise, self.seed, strength=self.strength, plausibility=self.plausibility)

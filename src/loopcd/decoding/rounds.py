@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from loopcd.decoding.bans import IN_STEP, Ruled, by_row, nothing_left, rule_out
+from loopcd.decoding.bans import IN_STEP, KEEPS_TEXTS, Ruled, by_row, nothing_left, rule_out
 from loopcd.decoding.draft import SURE, TRIAL, Agreement, DraftReport, Probe, RoundPace, SelfDraft, pace_of
 from loopcd.decoding.loop import Job, Step, pick, prefill
 from loopcd.decoding.narrowing import Narrowing, closed_up, without_ended
@@ -64,13 +64,14 @@ def near_choices(logits: Tensor, scores: Tensor, scorer: Scorer, dtype: torch.dt
 def drafted_steps(method: "Method", draft: SelfDraft, job: Job) -> Iterator[Step]:
     """As `loop.steps`, in rounds. A step's `going` marks the rows that got a token by it: rows do not keep step."""
     reader = job.reader(method)
-    if job.sampling.keeps and job.input_ids.shape[0] > 1:
+    alone = job.input_ids.shape[0] == 1
+    if job.sampling.keeps and not alone:
         raise ValueError("output_scores and output_logits with a draft: for one row at a time, since rows do not keep step")
     for processor in job.sampling.processors or ():
-        if isinstance(processor, IN_STEP):
+        if isinstance(processor, IN_STEP if alone else (*IN_STEP, *KEEPS_TEXTS)):
             raise ValueError(f"{type(processor).__name__} with a draft: its rows have to keep step; leave one of the two out")
     implementation = reader.model.config._attn_implementation or ""
-    if "flash" in implementation and job.input_ids.shape[0] > 1:
+    if "flash" in implementation and not alone:
         raise ValueError(
             f"attn_implementation={implementation!r} cannot serve rows of different lengths, which drafting in a batch makes: "
             "use 'sdpa', or one row at a time"

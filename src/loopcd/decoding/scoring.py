@@ -301,7 +301,7 @@ class LoopGuidanceScorer:
         nowhere = torch.zeros(len(logits), dtype=torch.bool)
         if self.weight == 0 or logits.shape[1] == 1:
             return Scores(logits, None, logits.shape[1], nowhere, nowhere, reading.count)
-        early = self.model.head(self.early.read(reading, torch.arange(len(logits)))).float()
+        early = wide(self.model.head(self.early.read(reading, torch.arange(len(logits)))))
         self.early.clear()
         weight = rules.adaptive_weight(logits, self.weight) if self.adaptive else self.weight
         values = rules.loop_guidance(logits, early, weight).masked_fill(logits == rules.IMPOSSIBLE, rules.IMPOSSIBLE)

@@ -10,7 +10,7 @@ from loopcd.decoding import rules
 from loopcd.decoding.early import EarlyLoop
 from loopcd.decoding.reader import Reading
 from loopcd.decoding.scoring import LoopScorer
-from loopcd.models.stages import Coda, LoopedModel
+from loopcd.models.stages import Coda, LoopedModel, wide
 
 HARD_DROP = 1.5  # the paper's ε
 KINDS = ("hard", "easy", "numeric", "operator")
@@ -69,7 +69,7 @@ class SelectiveScorer(LoopScorer):
     def _drop(self, reading: Reading, winner: Tensor, rows: Tensor) -> Tensor:
         """[n], how far each of the n rows' confidence fell."""
         at = rows.to(winner.device)
-        early = [self.model.head(each.read(reading, rows)).float() for each in self.by_loop]
+        early = [wide(self.model.head(each.read(reading, rows))) for each in self.by_loop]
         margins = [rules.margin(logits, winner[at]) for logits in (*early, reading.logits[at])]
         return rules.confidence_drop(torch.stack(margins, dim=-1))
 

@@ -40,6 +40,7 @@ class SelfEval(Method):
         checks.whole("candidates", self.candidates, 1)
         checks.positive("temperature", self.temperature)
         checks.share("top_p", self.top_p)
+        checks.whole("seed", self.seed)
 
     def reserve(self, tokenizer: Any) -> int:
         checks.need_tokenizer(tokenizer, "SelfEval asks the model about its answers")
