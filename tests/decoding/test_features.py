@@ -287,6 +287,14 @@ def test_what_a_method_would_ignore_is_refused(ouro: LoopedModel, given: Any, me
         tokens_of(ouro, IDS, METHOD, **given)
 
 
+def test_positions_may_be_told_of_the_tokens_behind_a_cache(own_model: LoopedModel) -> None:
+    first = run(own_model, IDS, METHOD, count=4)
+    text, cache = first.sequences, first.past_key_values
+    positions = torch.arange(cache.length, text.shape[1])[None]
+    made = tokens_of(own_model, text, METHOD, count=5, past_key_values=cache, position_ids=positions)
+    assert made == [tokens_of(own_model, IDS, METHOD, count=9)[0][4:]]
+
+
 def test_without_a_cache_of_its_own(own_model: LoopedModel) -> None:
     assert tokens_of(own_model, IDS, METHOD, use_cache=False) == tokens_of(own_model, IDS, METHOD)
 

@@ -276,16 +276,13 @@ _UNUSED = (
 _FORWARD_ONLY = ("exit_at_step", "exit_threshold", "use_weighted_exit")  # what a forward pass of Ouro's knows
 
 
-def _check_positions(position_ids: Tensor | None, attention_mask: Tensor | None) -> None:
-    """transformers makes them of the mask, as a method does; others than these would be ignored."""
+def _check_positions(position_ids: Tensor | None, mask: Tensor) -> None:
+    """transformers makes them of the mask, as a method does, of all tokens or the last ones; others would be ignored."""
     if position_ids is None:
         return
-    if attention_mask is None:
-        own, real = torch.arange(position_ids.shape[-1], device=position_ids.device)[None], True
-    else:
-        real = attention_mask[:, -position_ids.shape[-1] :].bool()
-        own = (attention_mask.long().cumsum(dim=1) - 1)[:, -position_ids.shape[-1] :]
-    if bool(((position_ids != own) & real).any()):
+    told = position_ids.shape[-1]
+    real, own = mask[:, -told:].bool(), (mask.long().cumsum(dim=1) - 1)[:, -told:]
+    if told > mask.shape[1] or bool(((position_ids != own) & real).any()):
         raise ValueError("position_ids other than those of the attention mask have no effect with a method: leave them out")
 
 
@@ -319,9 +316,9 @@ def run_custom_generate(
     refused = [name for name in _FORWARD_ONLY if others.get(name) is not None and others[name] is not False]
     if refused:
         raise ValueError(f"{refused[0]} has no effect with {type(method).__name__}: leave it out, or generate without a method")
-    _check_positions(position_ids, attention_mask)
     if others.get("inputs_embeds") is not None or input_ids.ndim != 2 or input_ids.shape[1] == 0:
         raise ValueError("a method reads token ids: give input_ids of at least one token, not inputs_embeds")
+    _check_positions(position_ids, torch.ones_like(input_ids) if attention_mask is None else attention_mask)
     if streamer is not None and method.draft is not None and input_ids.shape[0] > 1:
         raise ValueError("a streamer with a draft: for one row at a time, since rows do not keep step")
     if past_key_values is None:
