@@ -2,9 +2,18 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from loopcd.models import LoopedModel
+
+
+def sharp(model: Any, scale: float = 0.5) -> Any:
+    """Random weights with a head sharp enough that some drafts are accepted and some refused."""
+    torch.manual_seed(3)
+    with torch.no_grad():
+        model.lm_head.weight.normal_(0, scale)
+    return model.eval()
 
 
 def run(model: LoopedModel, ids: Tensor, method: Any, mask: Tensor | None = None, count: int = 10, **options: Any) -> Any:

@@ -70,24 +70,6 @@ def test_golden_prompt_token_by_token(golden_huginn: Golden) -> None:
 # What is reported is what was run
 
 
-@pytest.fixture
-def advances(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Counts, from its call on, the loops that a model really runs, times their rows."""
-
-    def count(model: LoopedModel) -> list[int]:
-        rows: list[int] = []
-        advance = type(model).advance
-
-        def counted(self: LoopedModel, state: Any) -> Any:
-            rows.append(state.hidden.shape[0])
-            return advance(self, state)
-
-        monkeypatch.setattr(type(model), "advance", counted)
-        return rows
-
-    return count
-
-
 # thresholds at which the tokens of these models leave at several loops
 EXITS = {
     "huginn_raven": {"threshold": 0.5},

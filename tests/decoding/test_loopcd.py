@@ -1,7 +1,6 @@
 """LoopCD against a slow reading of its formula: identical tokens, however it is run."""
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,20 +15,9 @@ from decoding.slow import Slow, Text, decode, decode_with_exits, loopcd_rule
 from loopcd.decoding.early import EarlyLoop
 from loopcd.decoding.loop import Job, Sampling, steps
 from loopcd.models import LoopedModel
-from tools import MAKERS, PAD, Golden, left_padded, random_ids, tiny_huginn, tiny_ouro
+from tools import MAKERS, PAD, Golden, left_padded, random_ids, tiny_huginn
 
 NEW = 10
-
-
-@pytest.fixture(scope="module")
-def slow_of() -> Callable[[LoopedModel], Slow]:
-    """One slow reading a model, so that texts which tests share are read once."""
-    known: dict[int, Slow] = {}
-
-    def find(model: LoopedModel) -> Slow:
-        return known.setdefault(id(model), Slow(model))
-
-    return find
 
 
 @pytest.fixture(params=["huginn", "ouro"])
@@ -157,22 +145,14 @@ def NO_STOP(text: Tensor, scores: Any) -> Tensor:  # noqa: N802
     return torch.zeros(len(text), dtype=torch.bool)
 
 
-SHARP = {  # heads so sharp that many positions have one plausible token: there the lazy form defers
-    "huginn": lambda: sharpened(tiny_huginn(1)),
-    "ouro": lambda: sharpened(tiny_ouro(1)),
-    "hrm": lambda: sharpened(MAKERS["hrm"](1)),
-}
-
-
-def sharpened(model: LoopedModel) -> LoopedModel:
-    with torch.no_grad():
-        model.lm_head.weight.mul_(2.5)
-    return model
-
-
 @pytest.fixture(scope="module")
 def sharp() -> dict[str, LoopedModel]:
-    return {name: make() for name, make in SHARP.items()}
+    """Heads so sharp that many positions have one plausible token: there the lazy form defers."""
+    made = {name: make(1) for name, make in MAKERS.items()}
+    with torch.no_grad():
+        for model in made.values():
+            model.lm_head.weight.mul_(2.5)
+    return made
 
 
 @given(data=st.data())

@@ -18,13 +18,6 @@ from loopcd.models import LoopedModel
 from standin import devices, placed
 from tools import MAKERS, Golden, left_padded, logits_of, random_ids
 
-
-@pytest.fixture(scope="module")
-def slow_of() -> Callable[[LoopedModel], Slow]:
-    known: dict[int, Slow] = {}
-    return lambda model: known.setdefault(id(model), Slow(model))
-
-
 # Greedy
 
 

@@ -13,6 +13,7 @@ from transformers.generation.logits_process import (
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
 
 import loopcd
+from decoding.runs import sharp
 from loopcd.decoding.draft import RoundPace
 from loopcd.decoding.loop import Job, Sampling, collect
 from loopcd.decoding.narrowing import closed_up
@@ -24,11 +25,7 @@ ROWS, PROMPT, LONGEST = 4, 6, 30
 
 @pytest.fixture(scope="module", params=["huginn", "ouro"])
 def model(request):
-    made = MAKERS[request.param]()
-    torch.manual_seed(3)
-    with torch.no_grad():
-        made.lm_head.weight.normal_(0, 0.5)
-    return made.eval()
+    return sharp(MAKERS[request.param]())
 
 
 def job(model, ends=(), padded=True, cache=None):
@@ -56,9 +53,8 @@ def drafting(method: Any = loopcd.Greedy, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_the_others_go_on_alone_and_the_cache_gets_all_rows_back(model, given, monkeypatch):
-    ends, seen, advance = ends_of(model), [], type(model).advance
-    monkeypatch.setattr(type(model), "advance", lambda self, state: seen.append(len(state.hidden)) or advance(self, state))
+def test_the_others_go_on_alone_and_the_cache_gets_all_rows_back(model, given, advances):
+    ends, seen = ends_of(model), advances(model)
     plain = collect(loopcd.LoopCD(1, 0.3).steps(job(model, ends, cache=model.new_cache())), 0)
     assert set(seen) == {ROWS}  # all rows are wanted in the cache
     cache = model.new_cache() if given else None
@@ -99,8 +95,8 @@ METHODS = {
 
 
 @pytest.mark.parametrize(("name", "drawn"), [*((name, False) for name in METHODS), ("greedy", True), ("loopcd-exit", True)])
-def test_what_a_plain_batch_goes_on_without_changes_nothing(model, name, drawn, monkeypatch):
-    method, seen, advance = METHODS[name], [], type(model).advance
+def test_what_a_plain_batch_goes_on_without_changes_nothing(model, name, drawn, advances):
+    method = METHODS[name]
 
     def sampling():
         if not drawn:
@@ -113,7 +109,7 @@ def test_what_a_plain_batch_goes_on_without_changes_nothing(model, name, drawn, 
 
     first = texts(made())
     ends = [first[0][4], first[2][7]]
-    monkeypatch.setattr(type(model), "advance", lambda self, state: seen.append(len(state.hidden)) or advance(self, state))
+    seen = advances(model)
     narrowed = made(ends)
     assert min(seen) < ROWS and len(set(map(len, texts(narrowed)))) > 1
     whole = made(ends, cache=model.new_cache("last" if method.exit is None else method.exit.exited))
@@ -148,9 +144,8 @@ def test_the_last_rows_take_the_places_of_those_that_leave(model, staying):
 
 
 @pytest.mark.parametrize("wanted", ["scores", "logits", "global draws", "bans"])
-def test_rows_stay_where_somebody_would_miss_them(model, wanted, monkeypatch):
-    ends, seen, advance = ends_of(model), [], type(model).advance
-    monkeypatch.setattr(type(model), "advance", lambda self, state: seen.append(len(state.hidden)) or advance(self, state))
+def test_rows_stay_where_somebody_would_miss_them(model, wanted, advances):
+    ends, seen = ends_of(model), advances(model)
     bans = LogitsProcessorList([SuppressTokensLogitsProcessor([3])])
     sampling = {
         "scores": Sampling(keep_scores=True),

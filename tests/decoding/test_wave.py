@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import loopcd
-from decoding.runs import run
+from decoding.runs import run, sharp
 from loopcd.decoding import wave
 from loopcd.decoding.draft import ENOUGH, DraftPlan
 from loopcd.decoding.passes import PassCosts
@@ -25,14 +25,6 @@ METHODS = {
     "guidance": lambda **more: loopcd.LoopGuidance(**more),
 }
 WAVE = loopcd.SelfDraft(1, wave=True, fallback=False)
-
-
-def sharp(model: LoopedModel, scale: float = 0.5) -> LoopedModel:
-    """Random weights with a head sharp enough that some drafts are accepted and some refused."""
-    torch.manual_seed(3)
-    with torch.no_grad():
-        model.lm_head.weight.normal_(0, scale)
-    return model.eval()
 
 
 def agreeing() -> LoopedModel:
