@@ -136,7 +136,8 @@ def _speeds(store: Store) -> dict[str, float]:
 def _usable(grades: Any, task: Task) -> bool:
     """Whether these are right or wrong by each metric of each item, whoever wrote them."""
     return len(grades) == len(task.items) and all(
-        isinstance(each, dict) and all(isinstance(each.get(metric), bool) for metric in task.metrics) for each in grades
+        isinstance(each, dict) and each.keys() >= set(task.metrics) and all(isinstance(told, bool) for told in each.values())
+        for each in grades
     )
 
 
