@@ -88,8 +88,8 @@ def test_texts_are_cut_where_they_part() -> None:
 
 
 def test_a_terminal_is_not_sent_what_a_model_might_write() -> None:
-    before, _ = pieces("\x1b[2Jgone\x07", "x")
-    assert "".join(piece.text for piece in before) == "·[2Jgone·"
+    before, _ = pieces("\x1b[2Jgone\x07 \u202eback\u2066", "x")
+    assert "".join(piece.text for piece in before) == "·[2Jgone· ·back·"
 
 
 def test_nor_what_stands_in_the_data() -> None:

@@ -17,7 +17,8 @@ from loopcd.evaluation.task import Item, Task
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # a terminal must not obey what a model writes, or who made the data
+# controls, and marks that turn the direction of text: no display must obey what a model writes, or who made the data
+_HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 LONGEST = 4000  # characters compared; a text that runs on says nothing more
 
 
@@ -63,7 +64,7 @@ class Parting:
 
     @property
     def about(self) -> tuple[str, str, str]:
-        """The item's name, question and right answer, as a terminal may get them."""
+        """The item's name, question and right answer, as a display may get them."""
         name, question, gold = (_HIDDEN.sub("·", str(each)) for each in (self.item.id, self.question, self.item.gold))
         return name, question, gold
 
