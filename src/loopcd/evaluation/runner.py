@@ -35,8 +35,16 @@ class Outcome:
     texts: tuple[str, ...]
     token_ids: tuple[tuple[int, ...], ...]
     grades: tuple[Grades, ...]
-    loops: int  # all loops of all tokens
-    tokens_per_second: float | None  # None: nothing was timed
+    loops: int = 0  # all loops of all tokens
+    touched: int = 0  # positions at which the method's rule intervened
+    tokens_per_second: float | None = None  # None: nothing was timed
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.token_ids))
+
+    def right(self, metric: str) -> list[bool]:
+        return [grades[metric] for grades in self.grades]
 
 
 def run_all(task: Task, engine: Engine, plan: RunPlan, store: Store, report: Report | None = None) -> list[Outcome]:
@@ -149,4 +157,5 @@ def _outcome(task: Task, run: Run, store: Store, finished: dict[str, dict[str, A
         grades = task.grade(task.items, texts)
         store.write_grades(run.slug, grades)
     ids = tuple(tuple(line["token_ids"]) for line in lines)
-    return Outcome(run, texts, ids, tuple(grades), sum(line["loops"] for line in lines), speed)
+    loops, touched = (sum(line[name] for line in lines) for name in ("loops", "touched"))
+    return Outcome(run, texts, ids, tuple(grades), loops, touched, speed)
