@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from evaluation.fakes import fake_run
-from loopcd.evaluation.partings import Parting, Side, markdown_lines, pieces, side_by_side
+from loopcd.evaluation.partings import Parting, Piece, Side, markdown_lines, pieces, side_by_side
 from loopcd.evaluation.progress import duration, time_left
 from loopcd.evaluation.report import p_value, terminal
 from loopcd.evaluation.runner import Progress
@@ -85,6 +85,13 @@ def test_texts_are_cut_where_they_part() -> None:
     assert [piece.text for piece in before if piece.differs] == ["+", "7"]
     assert [piece.text for piece in after if piece.differs] == ["*", "12"]
     assert "".join(piece.text for piece in after) == "She has 4 * 3 = 12 coins."
+
+
+def test_texts_that_repeat_themselves_are_cut_where_they_first_part() -> None:
+    """Every pair of equal words would be weighed against every other: minutes for these."""
+    before, after = pieces("So 7: " + "1, " * 1300, "So 7: " + "2, 1, " * 650)
+    assert before[0] == after[0] == Piece("So 7: ", False)
+    assert "".join(piece.text for piece in after) == "So 7: " + "2, 1, " * 650
 
 
 def test_a_terminal_is_not_sent_what_a_model_might_write() -> None:
