@@ -1,15 +1,13 @@
 """Token replacement and Late-Flip reversion, against slow readings of the same protocol."""
 
-from dataclasses import fields
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from analysis.labs import CoinTask, laboratory
+from analysis.labs import laboratory
 from analysis.readings import answers_read, greedy_on, hard, late_alternative
 from loopcd.analysis import statistics
 from loopcd.analysis.elements import interventions
@@ -17,14 +15,11 @@ from loopcd.analysis.elements.interventions import (
     Source,
     answer_text,
     broken_answers,
-    graded_in_rounds,
     replaced_answers,
     resumed_texts,
     reversions,
 )
 from loopcd.analysis.laboratory import GREEDY, Laboratory
-from loopcd.evaluation.task import Grades
-from loopcd.evaluation.tasks.questions import ReadTask
 
 
 @pytest.mark.parametrize("source", ["last", "peak"])
@@ -110,18 +105,6 @@ def test_nothing_goes_on_where_the_context_is_full(folders: dict[str, Path], tmp
     lab = laboratory(folders["ouro"], tmp_path, limit=1)
     full = interventions.Reversion(0, 0, (5,) * (lab.engine.model.max_context - 1), (7,))
     assert resumed_texts(lab, lab.task(), [full]) == [answer_text(lab.engine.tokenizer, [7], lab.task().stop)]
-
-
-def test_an_item_that_is_answered_twice_is_graded_in_two_rounds(lab: Laboratory) -> None:
-    class Strict(CoinTask):
-        def grade(self, items: Any, texts: Any) -> list[Grades]:
-            assert len({item.id for item in items}) == len(items)
-            return super().grade(items, texts)
-
-    task = lab.task()
-    strict = Strict(**{each.name: getattr(task, each.name) for each in fields(ReadTask)})
-    items, texts = [task.items[place] for place in (0, 1, 0, 0, 2)], ["a", "b", "c", "d", "e"]
-    assert graded_in_rounds(strict, items, texts) == task.grade(items, texts)
 
 
 def ends(lab: Laboratory, token: int) -> bool:

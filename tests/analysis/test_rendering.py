@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from html.parser import HTMLParser
 from math import inf, nan
 
@@ -92,6 +93,14 @@ def test_what_a_model_wrote_is_shown_as_it_is() -> None:
     found = read(report([page()], {}, "report"))
     assert HOSTILE in found.texts or HOSTILE in "".join(found.texts)
     assert found.tags.count("img") == 0
+
+
+def test_what_acts_on_the_display_is_shown_as_a_mark() -> None:
+    side = Side("greedy", True, ())
+    backwards = Parting(Item("a\u202eb", "", "\u2066c"), "who\x1b[2J\u202e?", side, side)
+    text = report([replace(page(), result=replace(page().result, examples=(backwards,)))], {}, "report")
+    assert "who·[2J·?" in text and "a·b" in text and "·c" in text
+    assert not set("\x1b\u202e\u2066") & set(text)
 
 
 def test_json_and_csv_read_back() -> None:

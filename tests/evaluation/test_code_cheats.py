@@ -143,7 +143,7 @@ def test_values_of_derived_types_compare_as_their_base_but_are_of_another_type()
 
 @pytest.mark.parametrize(
     "value",
-    [numpy.arange(6, dtype="float32").reshape(2, 3), numpy.zeros((0, 3)), numpy.array("", "U"), numpy.array(["", "ab"])],
+    [numpy.arange(6, dtype="float32").reshape(2, 3), numpy.array("", "U"), numpy.array(["", "ab"])],
 )
 def test_arrays_keep_shape_and_type(value: numpy.ndarray) -> None:
     assert (sent(value).dtype, sent(value).shape, sent(value).tolist()) == (value.dtype, value.shape, value.tolist())
@@ -153,6 +153,25 @@ def test_what_can_only_be_gone_through_equals_nothing_but_can_be() -> None:
     arrived = sent(character for character in "abc")
     assert arrived != ["a", "b", "c"] and set(arrived) == set("abc")
     assert sent(object()) is not None and sent(object()) != sent(object())
+
+
+def test_an_array_without_numbers_is_close_to_none() -> None:
+    """Of no size, it would be spread over however many numbers it is compared with, and none of them would differ."""
+    arrived = sent([[numpy.zeros((0, 1))]] * 3)
+    with pytest.raises(TypeError):
+        numpy.allclose(arrived, [1.0, 2.0, 3.0])
+    assert set(sent(numpy.zeros(0))) == set()
+
+
+@pytest.mark.parametrize("kind", ["Something", "Counter", "OrderedDict", "Derivedlist", "made itself"])
+def test_nothing_can_be_hung_on_a_value(kind: str) -> None:
+    """numpy reads whatever memory an attribute names."""
+    name = f"c{plain.__name__}\nmade\n"
+    value = name if kind == "made itself" else f"{name}(S'{kind}'\n{'(l' if kind == 'Derivedlist' else ''}tR"
+    interface = "}(S'shape'\n(I0\nI1\ntS'typestr'\nS'<f8'\nS'data'\n(I0\nI01\ntS'version'\nI3\nu"
+    for state in ("}(S'__array_interface__'\n" + interface + "u", "(N}(S'__array_interface__'\n" + interface + "ut"):
+        with pytest.raises(plain.Forged):
+            plain.read(io.BytesIO(f"({value}{state}bl.".encode()))
 
 
 @pytest.mark.parametrize("bad", [pickle.dumps(print), pickle.dumps(Own), b"cposix\n_exit\n(I0\ntR.", b"{}", b"\x80\x05\x95"])

@@ -138,6 +138,9 @@ def test_an_evaluation_is_graded_beside_its_ceiling(
     def not_again(*_: Any, **__: Any) -> Grading:
         raise AssertionError("the reference solutions were run before")
 
+    swapped, same = "def swap(pair):\n    return pair[::-1]\n", "def swap(pair):\n    return pair\n"
+    several = task.grade([task.items[0]] * 2, [same, swapped])
+    assert several == [{"base": False, "plus": True}, {"base": True, "plus": True}]
     monkeypatch.setattr("loopcd.evaluation.code.bridge.grade", not_again)
     assert task.ceiling() == made.results.ceiling
 

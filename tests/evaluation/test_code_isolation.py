@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -149,6 +150,27 @@ say(ctypes.CDLL(None).socket(2, 1, 0))
         assert way.run(source)["said"] == "refused\n" * 8 + "-1\n"
         with pytest.raises(BlockingIOError):
             server.accept()
+
+
+def test_a_pair_of_sockets_reaches_no_other(way: Way) -> None:
+    """One of a pair can send to any socket that has a name, as the system's log has: Landlock does not keep it from that."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log, tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        log.bind(f"{folder}/log")
+        Path(f"{folder}/log").chmod(0o666)
+        log.settimeout(0)
+        source = f"""
+import socket
+for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+    try:
+        socket.socketpair(socket.AF_UNIX, kind)[0].sendto(b"from inside", {folder!r} + "/log")
+        say("sent")
+    except OSError:
+        say("refused")
+"""
+        assert way.run(source)["said"] == "refused\n" * 2
+        with pytest.raises(BlockingIOError):
+            log.recv(99)
 
 
 def test_killing_its_parent_and_everybody(way: Way) -> None:

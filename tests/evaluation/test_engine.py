@@ -122,3 +122,19 @@ def test_what_is_no_file_is_not_hashed(tmp_path: Path) -> None:
     (tmp_path / "more.safetensors").symlink_to("/dev/zero")
     os.mkfifo(tmp_path / "tokenizer.json")
     assert weights_hash(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "tokenizer.json", "vocab.json", "merges.txt"])
+def test_whatever_is_read_of_a_model_is_in_its_hash(tmp_path: Path, name: str) -> None:
+    found = set()
+    for content in ("one", "two"):
+        (tmp_path / name).write_text(content)
+        found.add(weights_hash(tmp_path)["sha256"])
+    assert len(found) == 2
+
+
+def test_pickled_weights_beside_others_are_not_read_and_not_hashed(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_text("one")
+    before = weights_hash(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_text("two")
+    assert weights_hash(tmp_path) == before

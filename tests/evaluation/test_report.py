@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from evaluation.fakes import fake_run
-from loopcd.evaluation.partings import Parting, Side, markdown_lines, pieces, side_by_side
+from loopcd.evaluation.partings import Parting, Piece, Side, markdown_lines, pieces, side_by_side
 from loopcd.evaluation.progress import duration, time_left
 from loopcd.evaluation.report import p_value, terminal
 from loopcd.evaluation.runner import Progress
@@ -87,9 +87,16 @@ def test_texts_are_cut_where_they_part() -> None:
     assert "".join(piece.text for piece in after) == "She has 4 * 3 = 12 coins."
 
 
+def test_texts_that_repeat_themselves_are_cut_where_they_first_part() -> None:
+    """Every pair of equal words would be weighed against every other: minutes for these."""
+    before, after = pieces("So 7: " + "1, " * 1300, "So 7: " + "2, 1, " * 650)
+    assert before[0] == after[0] == Piece("So 7: ", False)
+    assert "".join(piece.text for piece in after) == "So 7: " + "2, 1, " * 650
+
+
 def test_a_terminal_is_not_sent_what_a_model_might_write() -> None:
-    before, _ = pieces("\x1b[2Jgone\x07", "x")
-    assert "".join(piece.text for piece in before) == "·[2Jgone·"
+    before, _ = pieces("\x1b[2Jgone\x07 \u202eback\u2066", "x")
+    assert "".join(piece.text for piece in before) == "·[2Jgone· ·back·"
 
 
 def test_nor_what_stands_in_the_data() -> None:

@@ -40,6 +40,10 @@ def test_named_settings_are_kept_and_greedy_is_always_there() -> None:
         "loopcd": ["loopcd:strength=0.5"],
         "mti": labels("mti"),
     }
+    exits = wanted_grids(parse_methods("greedy:exit_threshold=0.03,loopcd:strength=0.5"), "ouro", 4, False)
+    assert [spec.label for specs in exits.values() for spec in specs] == [
+        *("greedy", "greedy:exit_threshold=0.03", "loopcd:strength=0.5")
+    ]
     with pytest.raises(ValueError, match="loopcd stands there twice"):
         wanted_grids(parse_methods("loopcd,loopcd:strength=0.5"), "ouro", 4, False)
 

@@ -111,6 +111,7 @@ MENDED: dict[str, Change] = {
     "the grades are numbers": grades(lambda told: {**told, "grades": [1] * LIMIT}),
     "the grades are texts": grades(lambda told: {**told, "grades": [{"strict": "yes", "flex": "no"}] * LIMIT}),
     "the grades lack a metric": grades(lambda told: {**told, "grades": [{"strict": True}] * LIMIT}),
+    "cheating is a text": grades(lambda told: {**told, "grades": [{**each, "cheated": "no"} for each in told["grades"]]}),
     "a stale partial file": lambda folder: (folder / ".results.json.partial").write_text("half"),
 }
 

@@ -49,20 +49,6 @@ class Wanted:
     temperature: float = 0.0
 
 
-@dataclass(frozen=True)
-class Answers(Outcome):
-    """One method's answers to all items, in their order."""
-
-    touched: int  # positions at which the method's rule intervened
-
-    @property
-    def tokens(self) -> int:
-        return sum(map(len, self.token_ids))
-
-    def right(self, metric: str) -> list[bool]:
-        return [grades[metric] for grades in self.grades]
-
-
 class Tally:
     """Adds up what the stages report, so that the time left is that of everything.
 
@@ -177,20 +163,15 @@ class Laboratory:
         for each in planned:
             self.made(each, planned=True)
 
-    def answers(self, *methods: MethodSpec, **where: Any) -> list[Answers]:
+    def answers(self, *methods: MethodSpec, **where: Any) -> list[Outcome]:
         """One for each method (and seed, if seeds are given), made now if need be."""
         return self.made(Wanted(methods, **where))
 
-    def made(self, wanted: Wanted, planned: bool = False) -> list[Answers]:
+    def made(self, wanted: Wanted, planned: bool = False) -> list[Outcome]:
         task = self.task(wanted.task, wanted.split)
         plan = RunPlan(wanted.methods, wanted.seeds, wanted.temperature)
         with self.opened(task, wanted.temperature) as store:
-            outcomes = run_all(task, self.engine, plan, store, self.tally.stage(str(wanted), planned))
-            samples = [store.samples(outcome.run.slug).values() for outcome in outcomes]
-        return [
-            Answers(**vars(outcome), touched=sum(line["touched"] for line in lines))
-            for outcome, lines in zip(outcomes, samples, strict=True)
-        ]
+            return run_all(task, self.engine, plan, store, self.tally.stage(str(wanted), planned))
 
     @contextmanager
     def opened(self, task: Task, temperature: float = 0.0) -> Iterator[Store]:

@@ -17,6 +17,7 @@ from loopcd.decoding import Generation, Greedy, Method, NoiseCD, SelfEval, gener
 from loopcd.decoding.generate import by_ticks
 from loopcd.decoding.self_eval import label_ids
 from loopcd.models import LoopedModel, load
+from loopcd.models.checkpoint import PICKLED, has_safetensors
 from loopcd.models.loading import find
 from loopcd.models.stages import checked_loops
 
@@ -199,10 +200,13 @@ def plain(settings: Any) -> Any:
 
 def weights_hash(folder: Path) -> dict[str, str]:
     """A fingerprint of the weights, the configuration and the tokenizer."""
-    patterns = ("*.safetensors", "config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json")
+    patterns = ["*.safetensors", "config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json"]
+    patterns += ["vocab*", "merges.txt", "added_tokens.json", "*.model"]  # of tokenizers without a file of their own name
+    if not has_safetensors(folder):
+        patterns += PICKLED
     files = [path for pattern in patterns for path in sorted(folder.glob(pattern)) if path.is_file()]
     digest = sha256()
-    for path in files:
+    for path in dict.fromkeys(files):
         digest.update(f"{path.name}:{path.stat().st_size}\n".encode())
         with path.open("rb") as file:
             while block := file.read(1 << 24):

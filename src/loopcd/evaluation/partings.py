@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -17,8 +18,10 @@ from loopcd.evaluation.task import Item, Task
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # a terminal must not obey what a model writes, or who made the data
+# controls, and marks that turn the direction of text: no display must obey what a model writes, or who made the data
+_HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 LONGEST = 4000  # characters compared; a text that runs on says nothing more
+MOST_ALIKE = 200_000  # pairs of equal words: texts that repeat themselves would take minutes, so frequent words begin no match
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Parting:
 
     @property
     def about(self) -> tuple[str, str, str]:
-        """The item's name, question and right answer, as a terminal may get them."""
+        """The item's name, question and right answer, as a display may get them."""
         name, question, gold = (_HIDDEN.sub("·", str(each)) for each in (self.item.id, self.question, self.item.gold))
         return name, question, gold
 
@@ -97,7 +100,9 @@ def pieces(before: str, after: str) -> tuple[tuple[Piece, ...], tuple[Piece, ...
     """Both texts cut where they agree and where they do not, word by word."""
     left, right = (re.findall(r"\s+|\w+|[^\w\s]", _HIDDEN.sub("·", text)) for text in (before, after))
     made: tuple[list[Piece], list[Piece]] = ([], [])
-    for kind, a, b, c, d in SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
+    there = Counter(right)
+    alike = sum(number * there[word] for word, number in Counter(left).items())
+    for kind, a, b, c, d in SequenceMatcher(None, left, right, autojunk=alike > MOST_ALIKE).get_opcodes():
         for side, words in zip(made, (left[a:b], right[c:d]), strict=True):
             if words:
                 side.append(Piece("".join(words), kind != "equal"))

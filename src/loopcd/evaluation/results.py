@@ -100,7 +100,7 @@ def _method_result(
     task: Task, spec: MethodSpec, made: list[Outcome], greedy: list[Outcome] | None, theirs: dict[str, float]
 ) -> MethodResult:
     rows = {metric: _rows(made, metric) for metric in task.metrics}
-    tokens = sum(len(ids) for each in made for ids in each.token_ids)
+    tokens = sum(each.tokens for each in made)
     timed = [each.tokens_per_second for each in made if each.tokens_per_second is not None]
     return MethodResult(
         spec,
@@ -116,7 +116,7 @@ def _method_result(
 
 
 def _rows(made: Sequence[Outcome], metric: str) -> Rows:
-    return [[grades[metric] for grades in each.grades] for each in made]
+    return [each.right(metric) for each in made]
 
 
 def _first_token_divergence(greedy: Sequence[Outcome], made: Sequence[Outcome]) -> float:

@@ -35,8 +35,16 @@ class Outcome:
     texts: tuple[str, ...]
     token_ids: tuple[tuple[int, ...], ...]
     grades: tuple[Grades, ...]
-    loops: int  # all loops of all tokens
-    tokens_per_second: float | None  # None: nothing was timed
+    loops: int = 0  # all loops of all tokens
+    touched: int = 0  # positions at which the method's rule intervened
+    tokens_per_second: float | None = None  # None: nothing was timed
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.token_ids))
+
+    def right(self, metric: str) -> list[bool]:
+        return [grades[metric] for grades in self.grades]
 
 
 def run_all(task: Task, engine: Engine, plan: RunPlan, store: Store, report: Report | None = None) -> list[Outcome]:
@@ -136,7 +144,8 @@ def _speeds(store: Store) -> dict[str, float]:
 def _usable(grades: Any, task: Task) -> bool:
     """Whether these are right or wrong by each metric of each item, whoever wrote them."""
     return len(grades) == len(task.items) and all(
-        isinstance(each, dict) and all(isinstance(each.get(metric), bool) for metric in task.metrics) for each in grades
+        isinstance(each, dict) and each.keys() >= set(task.metrics) and all(isinstance(told, bool) for told in each.values())
+        for each in grades
     )
 
 
@@ -148,4 +157,5 @@ def _outcome(task: Task, run: Run, store: Store, finished: dict[str, dict[str, A
         grades = task.grade(task.items, texts)
         store.write_grades(run.slug, grades)
     ids = tuple(tuple(line["token_ids"]) for line in lines)
-    return Outcome(run, texts, ids, tuple(grades), sum(line["loops"] for line in lines), speed)
+    loops, touched = (sum(line[name] for line in lines) for name in ("loops", "touched"))
+    return Outcome(run, texts, ids, tuple(grades), loops, touched, speed)

@@ -139,7 +139,7 @@ def grade_answers(task: Task, texts: Sequence[str], source: str) -> Results:
     """The results of these texts, one an item. `source` stands where the model's name does."""
     grades = task.grade(task.items, texts)
     nothing = tuple(() for _ in texts)
-    return summarise(task, source, None, [Outcome(Run(METHOD, None), tuple(texts), nothing, tuple(grades), 0, None)])
+    return summarise(task, source, None, [Outcome(Run(METHOD, None), tuple(texts), nothing, tuple(grades))])
 
 
 def read_answers(path: Path, items: Sequence[Item], some: bool = False) -> list[str]:

@@ -154,5 +154,6 @@ def wanted_grids(methods: Sequence[MethodSpec], model_type: str, loops: int, dra
         raise ValueError(f"--methods: {repeated[0]} stands there twice; a sweep chooses among its settings itself")
     grids = {BASELINE: [MethodSpec(BASELINE)]}
     for spec in methods:
-        grids[spec.name] = [spec] if spec.given else grid(spec.name, model_type, loops, draws_state)
+        name = spec.label if spec.name == BASELINE else spec.name  # with settings it is a method beside the plain one
+        grids[name] = [spec] if spec.given else grid(spec.name, model_type, loops, draws_state)
     return grids

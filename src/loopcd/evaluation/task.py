@@ -65,8 +65,6 @@ def limited(items: Sequence[Item], options: TaskOptions) -> list[Item]:
             raise ValueError(f"the data has {number} items with the id {name!r}: each needs an id of its own")
     if options.limit is None:
         return list(items)
-    if options.limit < 1:
-        raise ValueError(f"--limit {options.limit}: a whole number of at least 1")
     chosen = _drawn(items, options.limit)
     return [item for item in items if item.id in chosen]
 
@@ -103,8 +101,8 @@ class Task(ABC):
 
     @abstractmethod
     def grade(self, items: Sequence[Item], texts: Sequence[str]) -> list[Grades]:
-        """Right or wrong, by metric, for each item's text, as far as the first stop text. Called once for all items of a
-        method; must be repeatable."""
+        """Right or wrong, by metric, for each item's text, as far as the first stop text. Called once for all texts of a
+        method, several of which may answer the same item; must be repeatable."""
 
     def ceiling(self) -> Ceiling | None:
         """Of these items, found by the same road as the grades; None where every reference answer is right."""

@@ -8,14 +8,14 @@ from pathlib import Path
 from statistics import median
 
 from loopcd.analysis.elements.element import fraction, gain, paper_heading, phrase, points, share, versus
-from loopcd.analysis.laboratory import GREEDY, Answers, Laboratory, Wanted
+from loopcd.analysis.laboratory import GREEDY, Laboratory, Wanted
 from loopcd.analysis.result import Finding, Result, together, verdict_of
 from loopcd.analysis.scaling import FEWEST_EXIT_LOOPS, PAPER_LOOPS, fewest_exit_loops
 from loopcd.decoding.self_eval import label_ids
 from loopcd.evaluation import paper
 from loopcd.evaluation.evaluate import begin, default_folder, make_manifest
 from loopcd.evaluation.plan import MethodSpec, Run, RunPlan
-from loopcd.evaluation.runner import run_all
+from loopcd.evaluation.runner import Outcome, run_all
 from loopcd.evaluation.store import StoreError, open_store
 from loopcd.evaluation.sweep import grid
 from loopcd.evaluation.table import Cell, Column, Estimate, Table
@@ -107,7 +107,7 @@ def _practice(lab: Laboratory) -> str:
     return "Presets; nothing was tuned."
 
 
-def _row(lab: Laboratory, name: str, spec: MethodSpec, made: dict[str, Answers], speed: Estimate) -> tuple[Cell, ...]:
+def _row(lab: Laboratory, name: str, spec: MethodSpec, made: dict[str, Outcome], speed: Estimate) -> tuple[Cell, ...]:
     metrics = lab.task().metrics
     cells: list[Cell] = [(SHOWN | BEYOND)[name], spec.label.partition(":")[2] or "–"]
     cells += [share(made[name].right(metric)) for metric in metrics]
@@ -122,7 +122,7 @@ def _row(lab: Laboratory, name: str, spec: MethodSpec, made: dict[str, Answers],
     return tuple(cells)
 
 
-def _best(lab: Laboratory, made: dict[str, Answers]) -> Finding:
+def _best(lab: Laboratory, made: dict[str, Outcome]) -> Finding:
     more = gain(made["greedy"], made["loopcd"], lab.metric)
     accuracies = {SHOWN[name]: share(made[name].right(lab.metric)).value for name in SHOWN if name in made}
     highest = max(accuracies.values())
@@ -179,7 +179,7 @@ def table3(lab: Laboratory) -> Result:
     return Result(Table(columns, tuple(rows)), _worth(lab, made, speeds), notes=notes)
 
 
-def _worth(lab: Laboratory, made: dict[str, Answers], speeds: dict[str, Estimate]) -> Finding:
+def _worth(lab: Laboratory, made: dict[str, Outcome], speeds: dict[str, Estimate]) -> Finding:
     more = gain(made["exit"], made["exit+loopcd"], lab.metric)
     faster, both = speeds["exit"], speeds["exit+loopcd"]
     run = made["exit"].loops / made["exit"].tokens / lab.loops
@@ -193,7 +193,7 @@ def _worth(lab: Laboratory, made: dict[str, Answers], speeds: dict[str, Estimate
 
 # -- speed beside greedy
 #
-# Methods are run by themselves here, taking turns batch by batch, so that they share what the machine does. Answers for other
+# Methods are run by themselves here, taking turns batch by batch, so that they share what the machine does. Outcome for other
 # elements may have been made at any time, and their timings are not comparable. `loopcd bench` measures more thoroughly.
 
 

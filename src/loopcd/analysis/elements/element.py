@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loopcd.analysis.laboratory import GREEDY, Answers, Laboratory, Wanted
+from loopcd.analysis.laboratory import GREEDY, Laboratory, Wanted
 from loopcd.analysis.result import Result
 from loopcd.evaluation import paper
+from loopcd.evaluation.runner import Outcome
 from loopcd.evaluation.statistics import Comparison, compare, wilson
 from loopcd.evaluation.table import Estimate
 from loopcd.tracing import LoopTrace
@@ -51,12 +52,12 @@ def share(right: Sequence[bool]) -> Estimate:
     return Estimate.of(wilson(sum(right), len(right)))
 
 
-def versus(before: Answers, after: Answers, metric: str) -> Comparison:
+def versus(before: Outcome, after: Outcome, metric: str) -> Comparison:
     """Paired on the same items."""
     return compare([before.right(metric)], [after.right(metric)])
 
 
-def gain(before: Answers, after: Answers, metric: str) -> Estimate:
+def gain(before: Outcome, after: Outcome, metric: str) -> Estimate:
     """By how much the accuracy changes."""
     return Estimate.difference(versus(before, after, metric))
 

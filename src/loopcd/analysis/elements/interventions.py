@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -26,7 +25,7 @@ from loopcd.evaluation.runner import Progress
 from loopcd.evaluation.statistics import compare
 from loopcd.evaluation.store import sample_line
 from loopcd.evaluation.table import Cell, Column, Estimate, Table
-from loopcd.evaluation.task import Grades, Item, Task
+from loopcd.evaluation.task import Task
 from loopcd.tracing import LoopTrace
 
 MOST = 5  # positions of an answer
@@ -195,24 +194,10 @@ def _resume(lab: Laboratory, task: Task, batch: dict[str, Reversion]) -> dict[st
     return lines
 
 
-def graded_in_rounds(task: Task, items: Sequence[Item], texts: Sequence[str]) -> list[Grades]:
-    """Grades of texts of which several may answer the same item: each item once in a round, as tasks expect."""
-    rounds: dict[int, list[int]] = {}  # places of texts
-    seen: Counter[str] = Counter()
-    for place, item in enumerate(items):
-        rounds.setdefault(seen[item.id], []).append(place)
-        seen[item.id] += 1
-    grades: dict[int, Grades] = {}
-    for places in rounds.values():
-        made = task.grade([items[place] for place in places], [texts[place] for place in places])
-        grades.update(zip(places, made, strict=True))
-    return [grades[place] for place in range(len(items))]
-
-
 def table8(lab: Laboratory) -> Result:
     task, right = lab.task(), greedy_right(lab)
     wanted = [each for place, trace in enumerate(lab.traces()) for each in reversions(trace, place)]
-    grades = graded_in_rounds(task, [task.items[each.item] for each in wanted], resumed_texts(lab, task, wanted))
+    grades = task.grade([task.items[each.item] for each in wanted], resumed_texts(lab, task, wanted))
     changed, tried = np.zeros((2, len(right))), np.zeros((2, len(right)))  # [was wrong, was right] of each answer
     for each, now in zip(wanted, grades, strict=True):
         was = int(right[each.item])

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from loopcd.analysis import statistics
 from loopcd.analysis.elements.element import counted, fraction, gain, paper_heading, points, share, versus
 from loopcd.analysis.intervals import rate
-from loopcd.analysis.laboratory import GREEDY, Answers, Laboratory, Wanted
+from loopcd.analysis.laboratory import GREEDY, Laboratory, Wanted
 from loopcd.analysis.result import Finding, Result, verdict_of
 from loopcd.analysis.scaling import GOOD_DEPTH, PAPER_LOOPS, amateur_sweep, sweep_note
 from loopcd.evaluation import paper
 from loopcd.evaluation.plan import MethodSpec
+from loopcd.evaluation.runner import Outcome
 from loopcd.evaluation.statistics import compare, over_seeds
 from loopcd.evaluation.table import Cell, Column, Estimate, Table, Verdict
 from loopcd.evaluation.tasks import CODE_TASKS
@@ -54,7 +55,7 @@ def _their_amateur(depth: float) -> tuple[Cell, ...]:
     return nearest, *(fraction(figures[nearest]) for figures in paper.AMATEUR.values())
 
 
-def _where_best(lab: Laboratory, made: dict[int, Answers]) -> Finding:
+def _where_best(lab: Laboratory, made: dict[int, Outcome]) -> Finding:
     right = {loop: sum(answers.right(lab.metric)) for loop, answers in made.items()}
     best, worst = max(right, key=right.__getitem__), min(right, key=right.__getitem__)
     between = gain(made[worst], made[best], lab.metric)

@@ -61,12 +61,13 @@ def _classes(figure: bool, theirs: bool) -> str:
 
 
 def _example(example: Parting) -> str:
-    title = f"{example.item.id}, right answer {example.item.gold}"
+    name, question, gold = example.about
     columns = "".join(
         f"<div><b>{escape(side.title)}</b><pre>{_marked(side.pieces, tag)}</pre></div>"
         for side, tag in zip(example.sides, ("del", "ins"), strict=True)
     )
-    return f'<h3>{escape(title)}</h3>\n<pre>{escape(example.question)}</pre>\n<div class="sides">{columns}</div>'
+    title = f"{name}, right answer {gold}"
+    return f'<h3>{escape(title)}</h3>\n<pre>{escape(question)}</pre>\n<div class="sides">{columns}</div>'
 
 
 def _marked(pieces: Sequence[Piece], tag: str) -> str:

@@ -31,7 +31,8 @@ def make_task(name: str, options: TaskOptions | None = None) -> Task:
     check_name(name)
     if chosen.exemplars is not None and name != "strategyqa":
         raise ValueError(f"--exemplars: {name} has no use for worked examples of yours; only strategyqa reads a file of them")
-    if chosen.max_new_tokens is not None and chosen.max_new_tokens < 1:
-        raise ValueError(f"--max-new-tokens {chosen.max_new_tokens}: a whole number of at least 1")
+    for option, number in (("--limit", chosen.limit), ("--max-new-tokens", chosen.max_new_tokens)):
+        if number is not None and number < 1:
+            raise ValueError(f"{option} {number}: a whole number of at least 1")
     module, _, function = TASKS[name].partition(":")
     return getattr(import_module(f"{__name__}.{module}"), function)(name, chosen)

@@ -80,8 +80,8 @@ class CodeTask(Task):
 
     def _run(self, items: Sequence[Item], programs: Sequence[Program]) -> tuple[ProgramVerdict, ...]:
         self._allowed()
-        problems = [item.document for item in items]
-        return bridge.grade(self.name, problems, programs, self.settings, progress=show_progress).verdicts
+        problems = {item.id: item.document for item in items}  # each once, however many programs solve it
+        return bridge.grade(self.name, list(problems.values()), programs, self.settings, progress=show_progress).verdicts
 
     def _allowed(self) -> Grading:
         if self.found is None:

@@ -16,8 +16,6 @@ LONGEST_ANSWER = 112  # tokens; the longest worked answer of any variant is a li
 def make(name: str, options: TaskOptions) -> ReadTask:
     if options.data is not None:
         raise ValueError(f"--data: {name} is made by the package and reads no files")
-    if options.limit is not None and options.limit < 1:
-        raise ValueError(f"--limit {options.limit}: a whole number of at least 1")
     split = "tuning" if options.split == "tuning" else "test"
     problems = steps.problems(name, split, ITEMS if options.limit is None else options.limit)
     items = [Item(f"{name}/{split}/{number}", each.prompt, each.gold, each) for number, each in enumerate(problems)]

@@ -20,6 +20,7 @@ _SET_SECCOMP, _MODE_FILTER = 22, 2
 # What is refused, with its number on x86-64 and on arm64. io_uring could open a socket without the call of that name.
 REFUSED = {
     "socket": (41, 198),
+    "socketpair": (53, 199),  # one of a pair can send to whatever socket has a name
     "unshare": (272, 97),
     "setns": (308, 268),
     "mount": (165, 40),

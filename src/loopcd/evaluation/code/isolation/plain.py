@@ -44,6 +44,8 @@ def _of_numpy(kind: str, shape: tuple[int, ...] | None, content: bytes) -> Any:
     size = 1 if shape is None else math.prod(shape)
     if len(content) != size * numpy.dtype(kind).itemsize:
         raise ValueError("not as long as it says")
+    if size == 0:
+        return Iterable([])  # spread over the right numbers, an array without any would be close to all of them
     array = numpy.frombuffer(content, kind).copy() if content else numpy.zeros(size, kind)
     return array[0] if shape is None else array.reshape(shape)
 
@@ -78,7 +80,18 @@ _MADE: dict[str, Callable[..., Any]] = {
 
 def made(name: str, *parts: Any) -> Any:
     """The one function that a pickle may name."""
-    return _MADE[name](*parts)
+    value = _MADE[name](*parts)
+    if hasattr(value, "__dict__"):
+        value.__setstate__ = _refused
+    return value
+
+
+def _refused(_: Any) -> None:
+    """`write` hangs nothing on a value; numpy would believe what it found there."""
+    raise Forged("a value with attributes")
+
+
+made.__setstate__ = _refused  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def write(value: Any, file: BinaryIO) -> None:
