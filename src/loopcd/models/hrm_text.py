@@ -89,7 +89,7 @@ class LoopedHrmText(LoopedModel, HrmTextForCausalLM):
         tokens, position_ids = self.open_pass(x, cache, attention_mask, position_ids)
         mask = tokens.mask
         if token_type_ids is not None and tokens.span.start == 0:
-            valid = None if attention_mask is None else attention_mask[:, -x.shape[1] :].bool()
+            valid = None if attention_mask is None else attention_mask.bool()
             mask = prefix_mask(token_type_ids == 1, valid)
         rotary = self.model.rotary_emb(x, position_ids)
         low = self.model.z_L_init.to(x).expand_as(x)

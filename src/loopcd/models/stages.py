@@ -245,23 +245,21 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
         behind its end.
         """
         batch, time, _ = embeddings.shape
-        new = None
-        if attention_mask is not None:
-            if attention_mask.ndim != 2 or attention_mask.shape[0] != batch or attention_mask.shape[1] < time:
+        told = None if attention_mask is None else attention_mask.bool()
+        if told is not None:
+            shapes = list(dict.fromkeys([(batch, time), (batch, time + (0 if cache is None else cache.length))]))
+            if told.shape not in shapes:
+                allowed = " or ".join(str(list(shape)) for shape in shapes)
                 raise ValueError(
-                    f"attention_mask has shape {tuple(attention_mask.shape)}: for {batch} rows of {time} tokens it is "
-                    f"[{batch}, {time}], or longer by the tokens that a cache holds"
+                    f"attention_mask has shape {tuple(told.shape)}: of {batch} rows of {time} tokens, and of what the cache "
+                    f"holds before them, it is {allowed}"
                 )
-            told = attention_mask.bool()
-            if torch.compiler.is_compiling() or not bool(told.all()):
-                new = told[:, -time:]
-                new = None if not torch.compiler.is_compiling() and bool(new.all()) else new
-                if cache is not None and cache.length:
-                    cache.hide(told[:, :-time])
+            if not torch.compiler.is_compiling() and bool(told.all()):
+                told = None  # nothing is padding
         if cache is None:
-            span, valid = Span(batch, 0, time), new
+            span, valid = Span(batch, 0, time), told
         else:
-            span = cache.open(batch, time, new, embeddings.device)
+            span = cache.open(batch, time, told, embeddings.device)
             valid = cache.valid
         length = span.stop
         if position_ids is None:
@@ -342,15 +340,17 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
             lay_out(read[0] if isinstance(read, tuple) else read)
         return read
 
-    def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
+    def save_pretrained(
+        self, save_directory: Any, is_main_process: bool = True, state_dict: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
         """transformers' `save_pretrained`; weights that lie among others are written one by one."""
         if self.quantized is not None:
             raise ValueError(f"a model loaded with quantize={self.quantized!r} is not saved: save the one that it was made of")
-        given = kwargs.get("state_dict")
-        if given is not None or any(each.__dict__.get("beside") for each in self.modules()):
-            weights = self.state_dict() if given is None else given
-            kwargs["state_dict"] = {name: weight.contiguous() for name, weight in weights.items()}
-        return super().save_pretrained(*args, **kwargs)
+        if state_dict is None and any(each.__dict__.get("beside") for each in self.modules()):
+            state_dict = self.state_dict()
+        if state_dict is not None:
+            state_dict = {name: weight.contiguous() for name, weight in state_dict.items()}
+        super().save_pretrained(save_directory, is_main_process, state_dict, *args, **kwargs)
 
     # -- the forward pass ---------------------------------------------------------------------------------------------
 
