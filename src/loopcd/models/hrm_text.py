@@ -54,12 +54,10 @@ class LoopedHrmText(LoopedModel, HrmTextForCausalLM):
         slots = (self.config.num_layers_per_stack or 0) * (self.config.L_cycles + 1)
         return range((loop - 1) * slots, loop * slots)
 
-    def prompt_options(
-        self, input_ids: Tensor | None, token_type_ids: Tensor | None = None, given_only: bool = False
-    ) -> dict[str, Any]:
+    def prompt_options(self, input_ids: Tensor | None, token_type_ids: Tensor | None = None) -> dict[str, Any]:
         types = token_type_ids
         if types is None:
-            if given_only or input_ids is None or not self.config.prefix_lm:
+            if input_ids is None or not self.config.prefix_lm:
                 return {}
             types = torch.ones_like(input_ids)
         if not self.config.prefix_lm and bool(types.any()):

@@ -8,7 +8,6 @@ The stages are those of `recurrent.py`. Every other layer also adds the token's 
 later stages look the tokens up again: their ids go along with the positions, and the cache keeps them.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -129,7 +128,7 @@ class ParcaeForCausalLM(RecurrentModel):
     config_class = ParcaeConfig
     kinds = ("parcae",)
     layer_class = ParcaeLayer
-    keeps_tokens = True
+    start_field, keeps_tokens = "state_init", True
     _no_split_modules = ["ParcaeLayer"]  # noqa: RUF012
     _keys_to_ignore_on_load_unexpected = [r"^freqs_cis$"]  # noqa: RUF012
 
@@ -212,11 +211,6 @@ class ParcaeForCausalLM(RecurrentModel):
     @property
     def has_initial_state(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.config.state_init == "like-init"
-
-    def initial_state(self, like: Tensor, position_ids: Tensor, seed: int | Sequence[int] | None) -> Tensor:
-        if seed is not None and not self.has_initial_state:
-            raise ValueError(f"init_seed={seed}: with state_init={self.config.state_init!r} nothing is drawn")
-        return super().initial_state(like, position_ids, seed)
 
 
 AutoModelForCausalLM.register(ParcaeConfig, ParcaeForCausalLM, exist_ok=True)

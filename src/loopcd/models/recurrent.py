@@ -30,6 +30,7 @@ class RecurrentModel(CodaModel):
     _tied_weights_keys = {"lm_head.weight": "transformer.wte.weight"}  # noqa: RUF012
     loops_field = "mean_recurrence"
     has_initial_state = True
+    start_field: ClassVar[str] = ""  # where the configuration says from what the loops start, if it does
     keeps_tokens: ClassVar[bool] = False  # True where later stages look the tokens up again
     layer_class: ClassVar[type[LoopedLayer]]
     rotary: RotaryTable
@@ -176,6 +177,9 @@ class RecurrentModel(CodaModel):
         """Zero; or by `seed` the Gaussian, cut off at three deviations, that training starts from: a fixed draw a position."""
         if seed is None:
             return torch.zeros_like(like)
+        if not self.has_initial_state:
+            field = self.start_field
+            raise ValueError(f"init_seed={seed}: with {field}={getattr(self.config, field)!r} nothing is drawn")
         seeds: list[Any] = list(seed) if isinstance(seed, Sequence) else [seed]
         if any(isinstance(each, bool) or not isinstance(each, int) for each in seeds):
             raise ValueError(f"init_seed={seed!r}: a whole number, or one a row")

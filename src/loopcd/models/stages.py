@@ -194,12 +194,10 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
     def max_context(self) -> int:
         return self.config.max_position_embeddings
 
-    def prompt_options(
-        self, input_ids: Tensor | None, token_type_ids: Tensor | None = None, given_only: bool = False
-    ) -> dict[str, Any]:
+    def prompt_options(self, input_ids: Tensor | None, token_type_ids: Tensor | None = None) -> dict[str, Any]:
         """What `begin` is told about a prompt beside its tokens: nothing, except where prompts are read otherwise than text.
 
-        `token_type_ids` [batch, time] are the caller's own; with `given_only` nothing is told without them.
+        `token_type_ids` [batch, time] are the caller's own.
         """
         if token_type_ids is not None and bool(token_type_ids.any()):
             raise ValueError(f"token_type_ids: {type(self).__name__} does not read a prompt in both directions; leave them out")
@@ -375,7 +373,7 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
         if kwargs.pop("output_attentions", None):
             raise ValueError("output_attentions=True: attention weights are not kept; the latents are, by output_hidden_states")
         check_cache(past_key_values)
-        told = self.prompt_options(input_ids, token_type_ids, given_only=True)
+        told = {} if token_type_ids is None else self.prompt_options(input_ids, token_type_ids)
         num_loops = heard_loops(num_loops, kwargs)
         if past_key_values is None and use_cache and not self.training:  # only where it is asked for: it is large
             past_key_values = self.new_cache()
