@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-import loopcd
+import family
 import reference
 from loopcd.models import HuginnConfig, HuginnForCausalLM, LoopCache, LoopedModel, layers, recurrent
 from loopcd.models.presets import PUBLIC, empty_model
@@ -35,19 +35,10 @@ TIED = {"tie_embeddings": True, "tie_word_embeddings": True}
     ],
     ids=str,
 )
-@torch.no_grad()
 def test_other_geometries_equal_the_formulas(changes: dict[str, Any]) -> None:
     model = tiny_huginn(seed=3, **changes)
-    ids = random_ids(1, 13, vocab=100)
-    per_loop = loopcd.loop_logits(model, ids)[0]
-    assert len(per_loop) == model.config.mean_recurrence
-    weights = model.state_dict()
-    latents = reference.huginn_latents(weights, model.config, ids[0], model.num_loops)
-    for latent, found in zip(latents[1:], per_loop, strict=True):
-        assert_close(found, reference.huginn_readout(weights, model.config, latent))
-    cache = LoopCache()
-    pieces = [logits_of(model, piece, cache) for piece in ids.split([7, 1, 1, 4], dim=1)]
-    assert_close(torch.cat(pieces, dim=1)[0], reference.huginn_logits(weights, model.config, ids[0], model.num_loops))
+    family.float64_reading(model)
+    family.chunked(model)
 
 
 def test_the_formulas_reproduce_the_golden_numbers(golden_huginn: Golden) -> None:

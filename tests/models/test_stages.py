@@ -238,27 +238,6 @@ def test_rows_of_a_state_may_go_on_alone(model: LoopedModel) -> None:
 # Numbers of other kinds
 
 
-@pytest.mark.parametrize("family", MAKERS)
-def test_bfloat16_is_near_float32(family: str) -> None:
-    ids = random_ids(2, 12)
-    wanted = logits_of(MAKERS[family](), ids)
-    found = decoded(MAKERS[family]().bfloat16(), ids, [8, 1, 1, 2])
-    assert found.dtype == torch.bfloat16
-    assert (found.float() - wanted).abs().mean() < 0.1 * wanted.std()
-
-
-def test_training_mode_has_gradients_for_every_weight(own_model: LoopedModel) -> None:
-    model = type(own_model)(own_model.config)
-    model.load_state_dict(own_model.state_dict())
-    model.train()
-    ids = random_ids(2, 6)
-    output = model(ids, labels=ids)
-    assert output.past_key_values is None
-    output.loss.backward()
-    without = {name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()}
-    assert {name for name in without if "early_exit_gate" not in name} == set()
-
-
 def test_gradient_checkpointing_changes_no_gradient(own_model: LoopedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Less is kept in the forward pass, and made again in the backward one."""
     monkeypatch.setattr(DefaultDeviceType, "_default_device_type", "cpu")  # and not the stand-in device of other tests
