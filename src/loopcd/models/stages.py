@@ -249,8 +249,8 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
             if told.shape not in shapes:
                 allowed = " or ".join(str(list(shape)) for shape in shapes)
                 raise ValueError(
-                    f"attention_mask has shape {tuple(told.shape)}: of {batch} rows of {time} tokens, and of what the cache "
-                    f"holds before them, it is {allowed}"
+                    f"attention_mask has shape {tuple(told.shape)}: for {batch} rows of {time} tokens it is {allowed}"
+                    f"{', with what the cache holds' if len(shapes) > 1 else ''}"
                 )
             if not torch.compiler.is_compiling() and bool(told.all()):
                 told = None  # nothing is padding
