@@ -168,6 +168,10 @@ class ParcaeForCausalLM(RecurrentModel):
             init.zeros_(module.dt_bias)
             init.eye_(module.B)
 
+    def key_heads(self, num_loops: int | None = None) -> int:
+        core = (num_loops or self.num_loops) * self.config.n_layers_in_recurrent_block  # where no heads share their keys
+        return super().key_heads(num_loops) + core * (self.config.num_attention_heads - self.config.num_key_value_heads)
+
     def make_adapter(self, config: ParcaeConfig) -> nn.Module:
         return INJECTIONS[config.injection_type](config.n_embd)
 

@@ -177,6 +177,11 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
         """Key/value slots of a cache after `num_loops` loops, early readouts not counted."""
         return self.loop_slots(num_loops or self.num_loops).stop
 
+    def key_heads(self, num_loops: int | None = None) -> int:
+        """Heads that have keys, of all these slots together."""
+        each = getattr(self.config, "num_key_value_heads", None) or self.config.num_attention_heads
+        return self.slot_count(num_loops) * each
+
     @property
     def num_loops(self) -> int:
         """Loops that a token runs unless a call says otherwise."""
