@@ -140,10 +140,10 @@ def test_mti_does_not_copy_the_cache(huginn: LoopedModel, monkeypatch: pytest.Mo
     monkeypatch.setattr(type(huginn), "new_cache", lambda *args, **named: (made.append(1), new_cache(*args, **named))[1])
     reader = Reader(huginn)
     reading, _ = reader.read(random_ids(1, 5))
-    slots = [slot._keys.data_ptr() for slot in reader.cache.layers]  # pyright: ignore
+    slots = [slot._kept[0].data_ptr() for slot in reader.cache.layers]  # pyright: ignore
     GuidedScorer(reader, [1, 2, 3], 0.0, 1.5, 0.1).score(reading, reader.cache)
     assert made == [1]
-    assert slots == [slot._keys.data_ptr() for slot in reader.cache.layers]  # pyright: ignore
+    assert slots == [slot._kept[0].data_ptr() for slot in reader.cache.layers]  # pyright: ignore
 
 
 # Selective LoopCD

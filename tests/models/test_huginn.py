@@ -1,5 +1,6 @@
 """Huginn: other geometries against the written-out formulas, its initial state, its names and sizes, its configuration."""
 
+import re
 from copy import deepcopy
 from typing import Any
 
@@ -7,9 +8,9 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-import loopcd
+import family
 import reference
-from loopcd.models import HuginnConfig, HuginnForCausalLM, LoopCache, LoopedModel
+from loopcd.models import HuginnConfig, HuginnForCausalLM, LoopCache, LoopedModel, layers, recurrent
 from loopcd.models.presets import PUBLIC, empty_model
 from standin import devices, placed
 from tools import Golden, assert_close, left_padded, logits_of, random_ids, tiny_huginn
@@ -34,19 +35,10 @@ TIED = {"tie_embeddings": True, "tie_word_embeddings": True}
     ],
     ids=str,
 )
-@torch.no_grad()
 def test_other_geometries_equal_the_formulas(changes: dict[str, Any]) -> None:
     model = tiny_huginn(seed=3, **changes)
-    ids = random_ids(1, 13, vocab=100)
-    per_loop = loopcd.loop_logits(model, ids)[0]
-    assert len(per_loop) == model.config.mean_recurrence
-    weights = model.state_dict()
-    latents = reference.huginn_latents(weights, model.config, ids[0], model.num_loops)
-    for latent, found in zip(latents[1:], per_loop, strict=True):
-        assert_close(found, reference.huginn_readout(weights, model.config, latent))
-    cache = LoopCache()
-    pieces = [logits_of(model, piece, cache) for piece in ids.split([7, 1, 1, 4], dim=1)]
-    assert_close(torch.cat(pieces, dim=1)[0], reference.huginn_logits(weights, model.config, ids[0], model.num_loops))
+    family.float64_reading(model)
+    family.chunked(model)
 
 
 def test_the_formulas_reproduce_the_golden_numbers(golden_huginn: Golden) -> None:
@@ -82,6 +74,36 @@ def test_the_drawn_state_is_what_the_loops_start_from(huginn: LoopedModel) -> No
     initial = huginn.begin(ids, init_seed=5).hidden[0]
     found = logits_of(huginn, ids, init_seed=5)[0]
     assert_close(found, reference.huginn_logits(huginn.state_dict(), huginn.config, ids[0], 4, initial=initial))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_the_drawn_state_does_not_depend_on_torchs_defaults(huginn: LoopedModel, dtype: torch.dtype) -> None:
+    """Nor do the numbers that are kept for the process, whatever was the default when they were made."""
+    ids = random_ids(1, 6)
+    wanted = logits_of(huginn, ids, init_seed=5)
+    recurrent._drawn_block.cache_clear()
+    layers._scalar.cache_clear()
+    torch.set_default_dtype(dtype)
+    try:
+        assert torch.equal(logits_of(huginn, ids, init_seed=5), wanted)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_default_device_that_is_not_the_models(own_model: LoopedModel) -> None:
+    """And nothing of it stays behind when it is no more the default."""
+    ids = random_ids(1, 6)
+    wanted = logits_of(own_model, ids)
+    layers._scalar.cache_clear()
+    with torch.device("meta"):
+        assert torch.equal(logits_of(own_model, ids), wanted)
+    assert torch.equal(logits_of(own_model, ids), wanted)
+
+
+@pytest.mark.parametrize("seed", [1.5, "7", True, [1, None]])
+def test_a_seed_is_a_whole_number(huginn: LoopedModel, seed: Any) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"init_seed={seed!r}: a whole number, or one a row")):
+        huginn(random_ids(2, 3), init_seed=seed)
 
 
 def test_the_same_seed_gives_the_same_logits(huginn: LoopedModel) -> None:

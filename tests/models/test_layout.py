@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from accelerate import cpu_offload
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
@@ -80,6 +81,26 @@ def test_load_lays_out_unless_told_not_to(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert model.lm_head.weight.is_contiguous() and model.lm_head.weight is model.get_input_embeddings().weight
     plain, _ = loopcd.load(folder, device="cpu", layout=False)
     assert all(type(each) is nn.Linear and each.weight.is_contiguous() for each in linears(plain))
+
+
+def test_a_joined_weight_that_is_kept_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As accelerate keeps it until it is used: it is not asked whether it is the joined one."""
+    chosen(monkeypatch, EVERYTHING)
+    model, ids = tiny_ouro(), random_ids(1, 4)
+    wanted = logits_of(model, ids)
+    lay_out(model)
+    offloaded: Any = cpu_offload(model, execution_device=torch.device("cpu"))
+    assert_close(logits_of(offloaded, ids), wanted)
+
+
+def test_saved_as_transformers_takes_its_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also those that are given by their places."""
+    chosen(monkeypatch, EVERYTHING)
+    model, ids = tiny_ouro(), random_ids(1, 4)
+    lay_out(model)
+    for number, weights in enumerate((None, model.state_dict())):
+        model.save_pretrained(tmp_path / str(number), True, weights)
+        assert_close(logits_of(loopcd.load(tmp_path / str(number))[0], ids), logits_of(model, ids))
 
 
 def test_joined_weights_are_one_product(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from loopcd.models import LoopCache, LoopedModel, cache_bytes
 from loopcd.models.memory import check_memory, free_bytes
 from loopcd.models.presets import PUBLIC, empty_model, preset
 from standin import devices, placed
-from tools import MAKERS, random_ids
+from tools import LATER, MAKERS, random_ids, tiny_parcae
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,17 @@ def test_it_is_what_the_cache_holds(model: LoopedModel, rows: int) -> None:
     cache = LoopCache(limit=17)
     model(random_ids(rows, 17), past_key_values=cache, use_cache=True)
     assert cache.nbytes == cache_bytes(model, 17, batch=rows)
+
+
+@pytest.mark.parametrize("family", [*LATER, "parcae grouped"])
+def test_of_layers_with_other_heads_too(family: str) -> None:
+    """Parcae's core has a key for each head, where its prelude and its coda share them."""
+    grouped = {"num_attention_heads": 6, "num_key_value_heads": 2, "mean_backprop_depth": 1, "n_layers_in_recurrent_block": 1}
+    model = LATER[family]() if family in LATER else tiny_parcae(**grouped)
+    for loops in (2, model.num_loops):
+        cache = LoopCache(limit=17)
+        model(random_ids(2, 17), past_key_values=cache, num_loops=loops)
+        assert cache.nbytes == cache_bytes(model, 17, batch=2, num_loops=loops)
 
 
 def test_free_memory_is_known_here() -> None:

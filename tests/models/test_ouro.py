@@ -8,12 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import family
 import loopcd
 import reference
-from loopcd.models import LoopCache, LoopedModel, OuroConfig
+from loopcd.models import LoopedModel, OuroConfig
 from loopcd.models.ouro import exit_loop, exit_pdf
 from loopcd.models.presets import PUBLIC, empty_model
-from tools import Golden, assert_close, logits_of, random_ids, tiny_ouro
+from tools import Golden, assert_close, random_ids, tiny_ouro
 
 # Geometries
 
@@ -31,19 +32,10 @@ from tools import Golden, assert_close, logits_of, random_ids, tiny_ouro
     ],
     ids=str,
 )
-@torch.no_grad()
 def test_other_geometries_equal_the_formulas(changes: dict[str, Any]) -> None:
     model = tiny_ouro(seed=3, **changes)
-    ids = random_ids(1, 13, vocab=100)
-    per_loop = loopcd.loop_logits(model, ids)[0]
-    assert len(per_loop) == model.config.total_ut_steps
-    weights = model.state_dict()
-    latents = reference.ouro_latents(weights, model.config, ids[0], model.num_loops)
-    for latent, found in zip(latents[1:], per_loop, strict=True):
-        assert_close(found, reference.ouro_readout(weights, model.config, latent))
-    cache = LoopCache()
-    pieces = [logits_of(model, piece, cache) for piece in ids.split([7, 1, 1, 4], dim=1)]
-    assert_close(torch.cat(pieces, dim=1)[0], reference.ouro_logits(weights, model.config, ids[0], model.num_loops))
+    family.float64_reading(model)
+    family.chunked(model)
 
 
 def test_rotary_bases_are_read_in_both_forms() -> None:

@@ -1,5 +1,6 @@
 """What holds for every looped model: how the pass is cut, batched or attended changes nothing about its numbers."""
 
+import re
 from collections.abc import Sequence
 from copy import deepcopy
 from functools import partial
@@ -177,6 +178,41 @@ def test_latents_and_kept_logits(model: LoopedModel) -> None:
     assert model(ids).hidden_states is None
 
 
+@pytest.mark.parametrize(("held", "columns"), [(0, 5), (0, 2), (8, 5), (8, 12)])
+def test_a_mask_of_other_tokens_is_refused(model: LoopedModel, held: int, columns: int) -> None:
+    cache = LoopCache()
+    if held:
+        logits_of(model, random_ids(2, held), cache)
+    mask = torch.ones(2, columns, dtype=torch.long)
+    mask[0, 0] = 0
+    wanted = "[2, 3]" + (" or [2, 11]" if held else "")
+    with pytest.raises(ValueError, match=re.escape(f"attention_mask has shape (2, {columns}): ") + ".*" + re.escape(wanted)):
+        logits_of(model, random_ids(2, 3), cache, attention_mask=mask)
+
+
+def test_a_cache_has_a_mask_of_its_own(own_model: LoopedModel) -> None:
+    """Whoever gave one may write over it."""
+    ids, mask = left_padded([random_ids(1, 4)[0], random_ids(1, 7, seed=1)[0]])
+    mask, said = mask.bool(), []
+    for overwritten in (False, True):
+        cache = LoopCache()
+        logits_of(own_model, ids, cache, attention_mask=mask)
+        if overwritten:
+            mask.fill_(True)
+        said.append(logits_of(own_model, random_ids(2, 1), cache))
+    assert torch.equal(*said)
+
+
+def test_a_pass_of_other_rows_hides_nothing(own_model: LoopedModel) -> None:
+    """It is refused, and leaves the cache as it was."""
+    ids, cache, mask = random_ids(2, 6), LoopCache(), torch.ones(3, 6, dtype=torch.long)
+    logits_of(own_model, ids[:, :5], cache)
+    mask[:, 2] = 0
+    with pytest.raises(ValueError, match="a pass of 3 rows on a cache of 2 rows"):
+        logits_of(own_model, random_ids(3, 1), cache, attention_mask=mask)
+    assert_close(logits_of(own_model, ids[:, 5:], cache), logits_of(own_model, ids)[:, 5:])
+
+
 def test_the_loss_is_that_of_the_next_token(model: LoopedModel) -> None:
     ids = random_ids(2, 6)
     logits = logits_of(model, ids)[:, :-1].flatten(0, 1)
@@ -230,27 +266,6 @@ def test_rows_of_a_state_may_go_on_alone(model: LoopedModel) -> None:
 
 
 # Numbers of other kinds
-
-
-@pytest.mark.parametrize("family", MAKERS)
-def test_bfloat16_is_near_float32(family: str) -> None:
-    ids = random_ids(2, 12)
-    wanted = logits_of(MAKERS[family](), ids)
-    found = decoded(MAKERS[family]().bfloat16(), ids, [8, 1, 1, 2])
-    assert found.dtype == torch.bfloat16
-    assert (found.float() - wanted).abs().mean() < 0.1 * wanted.std()
-
-
-def test_training_mode_has_gradients_for_every_weight(own_model: LoopedModel) -> None:
-    model = type(own_model)(own_model.config)
-    model.load_state_dict(own_model.state_dict())
-    model.train()
-    ids = random_ids(2, 6)
-    output = model(ids, labels=ids)
-    assert output.past_key_values is None
-    output.loss.backward()
-    without = {name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()}
-    assert {name for name in without if "early_exit_gate" not in name} == set()
 
 
 def test_gradient_checkpointing_changes_no_gradient(own_model: LoopedModel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,20 @@ def test_of_every_method(looped: LoopedModel, tokenizer: Any, method: Any) -> No
         written = Written.of(prompt, other, describe(method), number=number)
         setting = {"amateur_loop": trace.amateur_loop, "strength": trace.strength}
         assert_near(trace, next(trace_texts(looped, tokenizer, [written], **setting)))
+
+
+@dataclass(frozen=True)
+class Sharper(loopcd.Greedy):
+    """A method of the user's own, one of whose settings has no usual value."""
+
+    levels: list[int] = field(default_factory=list, kw_only=True)
+    factor: float = field(kw_only=True)
+
+
+def test_a_method_that_must_be_told_something(looped: LoopedModel, tokenizer: Any) -> None:
+    made: Any = loopcd.generate(looped, tokenizer, "x", Sharper(factor=2.0), max_new_tokens=2, trace=True)
+    assert made.trace.method == "Sharper(factor=2.0)"
+    assert describe(Sharper(factor=2.0, levels=[1])) == "Sharper(levels=[1], factor=2.0)"
 
 
 def assert_near(one: Any, other: Any) -> None:

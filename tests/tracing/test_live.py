@@ -54,3 +54,8 @@ def test_exits_and_refusals(ouro: LoopedModel, tokenizer: Any) -> None:
     with pytest.raises(ValueError, match="nothing was added"):
         live.trace()
     assert live.add(5, loops=2).exit_loop.tolist() == [2] and not live.trace().full_depth
+    for wrong, message in (({"loops": 9}, "loops=9: from 1 to 4"), ({"token_id": 10**6}, "token_id=1000000: .* 0 to 258")):
+        with pytest.raises(ValueError, match=message):
+            live.add(**{"token_id": 7, **wrong})
+    live.add(6)  # what was refused is no part of the text
+    assert live.trace().token_ids.tolist() == [5, 6]

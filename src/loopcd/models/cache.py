@@ -182,8 +182,9 @@ class LoopCache(Cache):
     def open(
         self, batch: int, time: int, padding: Tensor | None = None, device: torch.device | None = None, num_loops: int = 0
     ) -> Span:
-        """Take the next `time` columns of each row; `padding` [batch, time] marks real tokens by True. The tokens' device.
+        """Take the next `time` columns of each row. The tokens' device.
 
+        `padding` marks real tokens by True, [batch, time], or [batch, all columns]: then it can hide what is held, too.
         `num_loops`: the loops that somebody else will have run for them, and not say so one by one (`run`).
         """
         if self.batch not in (0, batch):
@@ -195,8 +196,10 @@ class LoopCache(Cache):
             columns = self.lengths[:, None] + torch.arange(time)
             span = Span(batch, int(self.lengths.min()), int(columns.max()) + 1, columns.to(device or "cpu", non_blocking=True))
             self.lengths = self.lengths + time
-        if padding is not None:
-            self.valid = _noted(self.valid, span, padding, fill=True)
+        if padding is not None and self.lengths is None and padding.shape[1] == span.stop:
+            self.valid = padding.clone() if self.valid is None else padding & _extended(self.valid, span.stop, fill=True)
+        elif padding is not None:
+            self.valid = _noted(self.valid, span, padding[:, -time:], fill=True)
         elif self.valid is not None:
             self.valid = _extended(self.valid, span.stop, fill=True)
         if self.depths is not None:
@@ -208,11 +211,6 @@ class LoopCache(Cache):
         for loop in range(2, num_loops + 1):
             self.run(span, loop)
         return span
-
-    def hide(self, seen: Tensor) -> None:
-        """Where `seen` [batch, columns] spans all that is held: hide what is False there."""
-        if self.lengths is None and seen.shape[1] == self.length:
-            self.valid = seen if self.valid is None else self.valid & seen
 
     def remember(self, span: Span, input_ids: Tensor) -> None:
         """Keep the token ids [batch, time] of the span."""

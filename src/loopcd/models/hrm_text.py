@@ -54,12 +54,10 @@ class LoopedHrmText(LoopedModel, HrmTextForCausalLM):
         slots = (self.config.num_layers_per_stack or 0) * (self.config.L_cycles + 1)
         return range((loop - 1) * slots, loop * slots)
 
-    def prompt_options(
-        self, input_ids: Tensor | None, token_type_ids: Tensor | None = None, given_only: bool = False
-    ) -> dict[str, Any]:
+    def prompt_options(self, input_ids: Tensor | None, token_type_ids: Tensor | None = None) -> dict[str, Any]:
         types = token_type_ids
         if types is None:
-            if given_only or input_ids is None or not self.config.prefix_lm:
+            if input_ids is None or not self.config.prefix_lm:
                 return {}
             types = torch.ones_like(input_ids)
         if not self.config.prefix_lm and bool(types.any()):
@@ -89,7 +87,7 @@ class LoopedHrmText(LoopedModel, HrmTextForCausalLM):
         tokens, position_ids = self.open_pass(x, cache, attention_mask, position_ids)
         mask = tokens.mask
         if token_type_ids is not None and tokens.span.start == 0:
-            valid = None if attention_mask is None else attention_mask[:, -x.shape[1] :].bool()
+            valid = None if attention_mask is None else attention_mask.bool()
             mask = prefix_mask(token_type_ids == 1, valid)
         rotary = self.model.rotary_emb(x, position_ids)
         low = self.model.z_L_init.to(x).expand_as(x)

@@ -39,7 +39,7 @@ class RMSNorm(nn.Module):
 
 @lru_cache(maxsize=8)
 def _scalar(value: float) -> Tensor:
-    return torch.tensor(value)
+    return torch.tensor(value, dtype=torch.float32, device="cpu")  # it is kept, and torch's defaults may change
 
 
 @torch.no_grad()

@@ -124,15 +124,14 @@ class SideBySide:
     def holds(self, linears: Sequence[nn.Module]) -> bool:
         """Whether these layers' weights are still the ones that were joined, with nothing hung on the layers."""
         for linear, part in zip(linears, self.parts, strict=True):
-            weight: Any = linear._parameters.get("weight")  # None in DataParallel's copies
-            if weight is None or not (is_plain(linear) and weight.is_cpu and weight.is_set_to(part)):
+            if not (is_plain(linear) and _is_part(linear._parameters.get("weight"), part)):
                 return False
         return True
 
     def free(self, linears: Sequence[nn.Module]) -> None:
         """Forget the joined weights where a layer has another one, of another type or elsewhere: else both would be kept."""
-        weights: Any = [linear._parameters.get("weight") for linear in linears]
-        if any(weight is not None and not weight.is_set_to(part) for weight, part in zip(weights, self.parts, strict=True)):
+        weights = [linear._parameters.get("weight") for linear in linears]  # None in DataParallel's copies
+        if any(weight is not None and not _is_part(weight, part) for weight, part in zip(weights, self.parts, strict=True)):
             linears[0].__dict__.pop("beside", None)
 
     def __deepcopy__(self, memo: Any) -> None:
@@ -140,6 +139,11 @@ class SideBySide:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(None), ())
+
+
+def _is_part(weight: Tensor | None, part: Tensor) -> bool:
+    """Whether a weight is this part of joined ones; those of other kinds and on other devices cannot be asked."""
+    return type(weight) is nn.Parameter and weight.is_cpu and weight.is_set_to(part)
 
 
 def is_plain(linear: Any) -> bool:

@@ -21,10 +21,9 @@ def cache_bytes(
 ) -> int:
     """Bytes of keys and values: slots × tokens × heads × head size × 2; without a limit a cache takes up to half more."""
     config = model.config
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     size = (dtype or model.dtype).itemsize
-    return 2 * model.slot_count(num_loops) * tokens * batch * heads * head_dim * size
+    return 2 * model.key_heads(num_loops) * tokens * batch * head_dim * size
 
 
 def free_bytes(device: torch.device | str) -> int | None:

@@ -8,7 +8,6 @@ The stages are those of `recurrent.py`. Every other layer also adds the token's 
 later stages look the tokens up again: their ids go along with the positions, and the cache keeps them.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -129,7 +128,7 @@ class ParcaeForCausalLM(RecurrentModel):
     config_class = ParcaeConfig
     kinds = ("parcae",)
     layer_class = ParcaeLayer
-    keeps_tokens = True
+    start_field, keeps_tokens = "state_init", True
     _no_split_modules = ["ParcaeLayer"]  # noqa: RUF012
     _keys_to_ignore_on_load_unexpected = [r"^freqs_cis$"]  # noqa: RUF012
 
@@ -168,6 +167,10 @@ class ParcaeForCausalLM(RecurrentModel):
             init.zeros_(module.A_log)
             init.zeros_(module.dt_bias)
             init.eye_(module.B)
+
+    def key_heads(self, num_loops: int | None = None) -> int:
+        core = (num_loops or self.num_loops) * self.config.n_layers_in_recurrent_block  # where no heads share their keys
+        return super().key_heads(num_loops) + core * (self.config.num_attention_heads - self.config.num_key_value_heads)
 
     def make_adapter(self, config: ParcaeConfig) -> nn.Module:
         return INJECTIONS[config.injection_type](config.n_embd)
@@ -212,11 +215,6 @@ class ParcaeForCausalLM(RecurrentModel):
     @property
     def has_initial_state(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.config.state_init == "like-init"
-
-    def initial_state(self, like: Tensor, position_ids: Tensor, seed: int | Sequence[int] | None) -> Tensor:
-        if seed is not None and not self.has_initial_state:
-            raise ValueError(f"init_seed={seed}: with state_init={self.config.state_init!r} nothing is drawn")
-        return super().initial_state(like, position_ids, seed)
 
 
 AutoModelForCausalLM.register(ParcaeConfig, ParcaeForCausalLM, exist_ok=True)

@@ -8,7 +8,8 @@ loops whose numbers there are evenly spaced are one view; any two are.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -101,13 +102,8 @@ class PlaceSlot(Slot):
         self._places, self._index, self._place = places, index, place
         super().__init__(columns)
 
-    def _stored(self, which: int) -> Tensor | None:
-        pair = self._places.part(self._index, self._place)
-        return None if pair is None else pair[which]
-
     # the storage may be enlarged by others at any time, so the views are taken anew
-    _keys = property(lambda self: self._stored(0), lambda self, value: None)  # pyright: ignore
-    _values = property(lambda self: self._stored(1), lambda self, value: None)  # pyright: ignore
+    _kept = property(lambda self: self._places.part(self._index, self._place), lambda self, value: None)  # pyright: ignore
 
     def _grow(self, key_states: Tensor, value_states: Tensor, span: Span) -> None:
         kept = self._places.reserve(self._index, key_states, value_states, span.stop)
@@ -151,7 +147,7 @@ def unseated(cache: LoopCache) -> None:
         for index, old in enumerate(cache.layers):
             if isinstance(old, PlaceSlot):
                 cache.layers[index] = new = Slot(cache.columns)
-                new._keys, new._values, new._clean = old._keys, old._values, old.capacity
+                new._kept, new._clean = old._kept, old.capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +213,8 @@ class Together(PassCache):
         self._mask: Tensor | None = None
         self._weights: dict[tuple[bool, torch.dtype], list[Tensor | None]] = {}
 
-    def slot(self, index: int) -> "TogetherSlot":
-        return TogetherSlot(self, index)
+    def slot(self, index: int) -> SimpleNamespace:
+        return SimpleNamespace(attend=partial(self.attend, index))
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """For layers that attend by themselves, with the mask of the pass: a copy, unless all members are one view."""
@@ -254,7 +250,7 @@ class Together(PassCache):
             storage[at, :, columns] = new[:, :, 0]
         return kept
 
-    def attend(self, module: Any, index: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(self, index: int, module: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """[members, 1, heads × head_dim]"""
         kept, looped = self.write(index, key, value), index in self.places.looped
         shift, made = self._shift(looped), []
@@ -330,16 +326,6 @@ def triangle(size: int, dtype: torch.dtype, device: Any) -> Tensor:
     return torch.full((size, size), -torch.inf, dtype=dtype, device=device).triu(1)
 
 
-class TogetherSlot:
-    """One slot of a `Together`, which attends by itself."""
-
-    def __init__(self, together: Together, index: int) -> None:
-        self.together, self.index = together, index
-
-    def attend(self, module: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return self.together.attend(module, self.index, query, key, value)
-
-
 class Gathered:
     """Some texts' caches as tokens see them that are not kept there: beside the loops, copies of what is before them."""
 
@@ -348,18 +334,13 @@ class Gathered:
     def __init__(self, places: Places, at: Sequence[int]) -> None:
         self.places, self.at = places, torch.tensor(at)
 
-    def slot(self, index: int) -> "GatheredSlot":
-        return GatheredSlot(self, index)
+    def slot(self, index: int) -> SimpleNamespace:
+        return SimpleNamespace(before=partial(self.before, index))
 
-
-class GatheredSlot:
-    def __init__(self, gathered: Gathered, index: int) -> None:
-        self.gathered, self.index = gathered, index
-
-    def before(self, stop: int, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+    def before(self, index: int, stop: int, rows: Tensor | None) -> tuple[Tensor, Tensor]:
         """As a `Slot` has it."""
-        at = self.gathered.at if rows is None else self.gathered.at[rows.cpu()]
-        return self.gathered.places.rows_of(self.index, at, stop)
+        at = self.at if rows is None else self.at[rows.cpu()]
+        return self.places.rows_of(index, at, stop)
 
 
 def _evenly_spaced(numbers: Sequence[int], columns: Sequence[int], even: bool) -> list[Group]:

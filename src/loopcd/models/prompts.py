@@ -5,6 +5,8 @@ leaves behind a prompt is written over before anybody looks there.
 """
 
 from collections.abc import Sequence
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -22,20 +24,14 @@ class Prompts(PassCache):
     def __init__(self, places: Places, at: Sequence[int], device: Any) -> None:
         self.places, self.at = places, torch.tensor(at, device=device)
 
-    def slot(self, index: int) -> "PromptSlot":
-        return PromptSlot(self, index)
+    def slot(self, index: int) -> SimpleNamespace:
+        return SimpleNamespace(update=partial(self.write, index))
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        return self.slot(layer_idx).update(key_states, value_states)
+        return self.write(layer_idx, key_states, value_states, self.span)
 
-
-class PromptSlot:
-    def __init__(self, prompts: Prompts, index: int) -> None:
-        self.prompts, self.index = prompts, index
-
-    def update(self, key_states: Tensor, value_states: Tensor, span: Span | None = None) -> tuple[Tensor, Tensor]:
+    def write(self, index: int, key_states: Tensor, value_states: Tensor, span: Span | None) -> tuple[Tensor, Tensor]:
         """Write [rows, heads, time, head_dim] from the first column on; they are also all that is seen."""
-        prompts, span = self.prompts, span or self.prompts.span
-        at = prompts.at if span is None or span.rows is None else prompts.at[span.rows]
-        prompts.places.keep(self.index, at, key_states, value_states)
+        at = self.at if span is None or span.rows is None else self.at[span.rows]
+        self.places.keep(index, at, key_states, value_states)
         return key_states, value_states

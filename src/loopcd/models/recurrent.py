@@ -30,6 +30,7 @@ class RecurrentModel(CodaModel):
     _tied_weights_keys = {"lm_head.weight": "transformer.wte.weight"}  # noqa: RUF012
     loops_field = "mean_recurrence"
     has_initial_state = True
+    start_field: ClassVar[str] = ""  # where the configuration says from what the loops start, if it does
     keeps_tokens: ClassVar[bool] = False  # True where later stages look the tokens up again
     layer_class: ClassVar[type[LoopedLayer]]
     rotary: RotaryTable
@@ -176,7 +177,12 @@ class RecurrentModel(CodaModel):
         """Zero; or by `seed` the Gaussian, cut off at three deviations, that training starts from: a fixed draw a position."""
         if seed is None:
             return torch.zeros_like(like)
-        seeds = [seed] if isinstance(seed, int) else list(seed)
+        if not self.has_initial_state:
+            field = self.start_field
+            raise ValueError(f"init_seed={seed}: with {field}={getattr(self.config, field)!r} nothing is drawn")
+        seeds: list[Any] = list(seed) if isinstance(seed, Sequence) else [seed]
+        if any(isinstance(each, bool) or not isinstance(each, int) for each in seeds):
+            raise ValueError(f"init_seed={seed!r}: a whole number, or one a row")
         if len(seeds) not in (1, like.shape[0]):
             raise ValueError(f"init_seed has {len(seeds)} seeds for {like.shape[0]} rows: give one, or one a row")
         drawn_for = range(int(position_ids.min()), int(position_ids.max()) + 1)
@@ -198,5 +204,6 @@ def _drawn_states(seed: int, positions: range, width: int, std: float) -> Tensor
 
 @lru_cache(maxsize=16)
 def _drawn_block(seed: int, block: int, width: int, std: float) -> Tensor:
-    generator = torch.Generator().manual_seed((seed * 1_000_003 + block) % 2**63)
-    return nn.init.trunc_normal_(torch.empty(DRAWN_AT_ONCE, width), std=std, a=-3 * std, b=3 * std, generator=generator)
+    generator = torch.Generator("cpu").manual_seed((seed * 1_000_003 + block) % 2**63)
+    drawn = torch.empty(DRAWN_AT_ONCE, width, dtype=torch.float32, device="cpu")  # whatever torch's defaults are
+    return nn.init.trunc_normal_(drawn, std=std, a=-3 * std, b=3 * std, generator=generator)

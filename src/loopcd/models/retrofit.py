@@ -74,6 +74,7 @@ class RetrofitForCausalLM(RecurrentModel):
     config_class = RetrofitConfig
     kinds = ("retrofit-llama", "retrofit-olmo")
     layer_class = RetrofitLayer
+    start_field = "initial_state_mode"
     stale_tokens = recognition.HUGINN_TOKENS  # which the converters leave in
     _no_split_modules = ["RetrofitLayer"]  # noqa: RUF012
 
@@ -107,11 +108,8 @@ class RetrofitForCausalLM(RecurrentModel):
         return not self.starts_from_prelude
 
     def initial_state(self, like: Tensor, position_ids: Tensor, seed: int | Sequence[int] | None) -> Tensor:
-        if not self.starts_from_prelude:
-            return super().initial_state(like, position_ids, seed)
-        if seed is not None:
-            raise ValueError(f"init_seed={seed}: with initial_state_mode={self.config.initial_state_mode!r} nothing is drawn")
-        return like
+        made = super().initial_state(like, position_ids, seed)
+        return like if self.starts_from_prelude else made
 
     def inject(self, state: LoopState) -> Tensor:
         if state.loop or not self.starts_from_prelude or self.config.initial_state_mode != "skip-adapter":

@@ -88,29 +88,28 @@ class Slot(CacheLayerMixin):
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
-        self._keys: Tensor | None = None
-        self._values: Tensor | None = None
+        self._kept: tuple[Tensor, Tensor] | None = None  # keys and values
         self._clean = 0  # columns of the storage that hold numbers
 
     @property
     def is_initialized(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self._keys is not None
+        return self._kept is not None
 
     @property
     def keys(self) -> Tensor | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return None if self._keys is None else self._keys[:, :, : self._columns.length]
+        return None if self._kept is None else self._kept[0][:, :, : self._columns.length]
 
     @property
     def values(self) -> Tensor | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return None if self._values is None else self._values[:, :, : self._columns.length]
+        return None if self._kept is None else self._kept[1][:, :, : self._columns.length]
 
     @property
     def capacity(self) -> int:
-        return 0 if self._keys is None else self._keys.shape[2]
+        return 0 if self._kept is None else self._kept[0].shape[2]
 
     @property
     def nbytes(self) -> int:
-        return sum(x.nbytes for x in (self._keys, self._values) if x is not None)
+        return sum(each.nbytes for each in self._kept or ())
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self._grow(key_states, value_states, self._columns.span or Span(key_states.shape[0], 0, 0))
@@ -132,36 +131,36 @@ class Slot(CacheLayerMixin):
         """As `update`, without a copy of the span's rows: what all rows have."""
         if self._clean < span.stop:
             self._grow(key_states, value_states, span)
-        assert self._keys is not None and self._values is not None
+        assert self._kept is not None
+        keys, values = self._kept
         if span.columns is None and span.rows is None:  # the usual case: every row, the same columns
-            self._keys[:, :, span.start : span.stop] = key_states
-            self._values[:, :, span.start : span.stop] = value_states
+            keys[:, :, span.start : span.stop] = key_states
+            values[:, :, span.start : span.stop] = value_states
         elif span.columns is None and span.rows is not None:
-            rows = span.rows.to(self._keys.device)
-            self._keys[:, :, span.start : span.stop].index_copy_(0, rows, key_states)
-            self._values[:, :, span.start : span.stop].index_copy_(0, rows, value_states)
+            rows = span.rows.to(keys.device)
+            keys[:, :, span.start : span.stop].index_copy_(0, rows, key_states)
+            values[:, :, span.start : span.stop].index_copy_(0, rows, value_states)
         else:
-            rows, columns = row_index(span, self._keys.device), column_index(span, self._keys.device)
-            self._keys[rows, :, columns] = key_states.transpose(1, 2)  # [rows, time, heads, head_dim]
-            self._values[rows, :, columns] = value_states.transpose(1, 2)
-        return self._keys[:, :, : span.stop], self._values[:, :, : span.stop]
+            rows, columns = row_index(span, keys.device), column_index(span, keys.device)
+            keys[rows, :, columns] = key_states.transpose(1, 2)  # [rows, time, heads, head_dim]
+            values[rows, :, columns] = value_states.transpose(1, 2)
+        return keys[:, :, : span.stop], values[:, :, : span.stop]
 
     def before(self, stop: int, rows: Tensor | None) -> tuple[Tensor, Tensor]:
         """Keys and values [rows, heads, stop, head_dim] of the columns before `stop`; of some rows, a copy."""
-        assert self._keys is not None and self._values is not None
-        if rows is None:
-            return self._keys[:, :, :stop], self._values[:, :, :stop]
-        rows = sent(rows, self._keys.device)
-        return self._keys[rows, :, :stop], self._values[rows, :, :stop]
+        assert self._kept is not None
+        keys, values = self._kept
+        at = slice(None) if rows is None else sent(rows, keys.device)
+        return keys[at, :, :stop], values[at, :, :stop]
 
     def take_over(self, source: "Slot", rows: Tensor | None, columns: slice, span: Span) -> None:
         """Copy the entries of these columns of some rows (None: all) from another slot, in a pass of `span`."""
-        assert source._keys is not None and source._values is not None
+        assert source._kept is not None
         if self._clean < span.stop:
-            self._grow(source._keys, source._values, span)
-        assert self._keys is not None and self._values is not None
-        rows = None if rows is None else sent(rows, self._keys.device)
-        for own, other in ((self._keys, source._keys), (self._values, source._values)):
+            self._grow(*source._kept, span)
+        assert self._kept is not None
+        rows = None if rows is None else sent(rows, self._kept[0].device)
+        for own, other in zip(self._kept, source._kept, strict=True):
             there, here = own[:, :, columns], other[:, :, columns]
             if rows is None:
                 there.copy_(here)
@@ -171,14 +170,15 @@ class Slot(CacheLayerMixin):
     def _grow(self, key_states: Tensor, value_states: Tensor, span: Span) -> None:
         if self.capacity < span.stop:
             capacity = self._columns.capacity_for(span.stop, self.capacity)
-            self._keys = self._enlarged(self._keys, key_states, span.batch, capacity)
-            self._values = self._enlarged(self._values, value_states, span.batch, capacity)
-        assert self._keys is not None and self._values is not None
+            keys, values = self._kept or (None, None)
+            keys = self._enlarged(keys, key_states, span.batch, capacity)
+            self._kept = keys, self._enlarged(values, value_states, span.batch, capacity)
+        assert self._kept is not None
         # zeros: a column that a row does not use is weighted by 0, and 0 × NaN would be NaN. They are written little by little,
         # so that room which is never used is never touched
         clean = min(self.capacity, in_blocks(span.stop))
-        self._keys[:, :, self._clean : clean] = 0
-        self._values[:, :, self._clean : clean] = 0
+        for kept in self._kept:
+            kept[:, :, self._clean : clean] = 0
         self._clean = clean
 
     def _enlarged(self, old: Tensor | None, like: Tensor, batch: int, capacity: int) -> Tensor:
@@ -198,22 +198,23 @@ class Slot(CacheLayerMixin):
 
     def select(self, index: Tensor, moved: tuple[Tensor, Tensor] | None = None) -> None:
         """Keep, repeat or reorder rows; `moved` is what `moved_rows` says of them."""
-        if self._keys is None or self._values is None:
+        if self._kept is None:
             return
+        keys, values = self._kept
         if moved is None:
-            index = sent(index, self._keys.device)
-            self._keys, self._values = (self._selected(each, index) for each in (self._keys, self._values))
+            index = sent(index, keys.device)
+            self._kept = self._selected(keys, index), self._selected(values, index)
             return
-        there, here = (sent(each, self._keys.device) for each in moved)
-        for kept in (self._keys[:, :, : self._clean], self._values[:, :, : self._clean]):
+        there, here = (sent(each, keys.device) for each in moved)
+        for kept in (keys[:, :, : self._clean], values[:, :, : self._clean]):
             kept.index_copy_(0, there, kept.index_select(0, here))
         with torch.inference_mode(False):  # what is kept is written later, maybe with gradients
-            self._keys, self._values = self._keys[: len(index)], self._values[: len(index)]
+            self._kept = keys[: len(index)], values[: len(index)]
 
     def fill(self, keys: Tensor, values: Tensor) -> None:
         """Hold these columns [batch, heads, columns, head_dim] and no others, with as much room as before."""
         capacity, self._clean = self.capacity, keys.shape[2]
-        self._keys, self._values = (self._enlarged(each, each, len(each), capacity) for each in (keys, values))
+        self._kept = self._enlarged(keys, keys, len(keys), capacity), self._enlarged(values, values, len(values), capacity)
 
     def _selected(self, old: Tensor, index: Tensor) -> Tensor:
         new = stored(old.new_empty, len(index), *old.shape[1:])

@@ -177,6 +177,11 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
         """Key/value slots of a cache after `num_loops` loops, early readouts not counted."""
         return self.loop_slots(num_loops or self.num_loops).stop
 
+    def key_heads(self, num_loops: int | None = None) -> int:
+        """Heads that have keys, of all these slots together."""
+        each = getattr(self.config, "num_key_value_heads", None) or self.config.num_attention_heads
+        return self.slot_count(num_loops) * each
+
     @property
     def num_loops(self) -> int:
         """Loops that a token runs unless a call says otherwise."""
@@ -194,12 +199,10 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
     def max_context(self) -> int:
         return self.config.max_position_embeddings
 
-    def prompt_options(
-        self, input_ids: Tensor | None, token_type_ids: Tensor | None = None, given_only: bool = False
-    ) -> dict[str, Any]:
+    def prompt_options(self, input_ids: Tensor | None, token_type_ids: Tensor | None = None) -> dict[str, Any]:
         """What `begin` is told about a prompt beside its tokens: nothing, except where prompts are read otherwise than text.
 
-        `token_type_ids` [batch, time] are the caller's own; with `given_only` nothing is told without them.
+        `token_type_ids` [batch, time] are the caller's own.
         """
         if token_type_ids is not None and bool(token_type_ids.any()):
             raise ValueError(f"token_type_ids: {type(self).__name__} does not read a prompt in both directions; leave them out")
@@ -245,23 +248,21 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
         behind its end.
         """
         batch, time, _ = embeddings.shape
-        new = None
-        if attention_mask is not None:
-            if attention_mask.ndim != 2 or attention_mask.shape[0] != batch or attention_mask.shape[1] < time:
+        told = None if attention_mask is None else attention_mask.bool()
+        if told is not None:
+            shapes = list(dict.fromkeys([(batch, time), (batch, time + (0 if cache is None else cache.length))]))
+            if told.shape not in shapes:
+                allowed = " or ".join(str(list(shape)) for shape in shapes)
                 raise ValueError(
-                    f"attention_mask has shape {tuple(attention_mask.shape)}: for {batch} rows of {time} tokens it is "
-                    f"[{batch}, {time}], or longer by the tokens that a cache holds"
+                    f"attention_mask has shape {tuple(told.shape)}: for {batch} rows of {time} tokens it is {allowed}"
+                    f"{', with what the cache holds' if len(shapes) > 1 else ''}"
                 )
-            told = attention_mask.bool()
-            if torch.compiler.is_compiling() or not bool(told.all()):
-                new = told[:, -time:]
-                new = None if not torch.compiler.is_compiling() and bool(new.all()) else new
-                if cache is not None and cache.length:
-                    cache.hide(told[:, :-time])
+            if not torch.compiler.is_compiling() and bool(told.all()):
+                told = None  # nothing is padding
         if cache is None:
-            span, valid = Span(batch, 0, time), new
+            span, valid = Span(batch, 0, time), told
         else:
-            span = cache.open(batch, time, new, embeddings.device)
+            span = cache.open(batch, time, told, embeddings.device)
             valid = cache.valid
         length = span.stop
         if position_ids is None:
@@ -342,15 +343,17 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
             lay_out(read[0] if isinstance(read, tuple) else read)
         return read
 
-    def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
+    def save_pretrained(
+        self, save_directory: Any, is_main_process: bool = True, state_dict: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
         """transformers' `save_pretrained`; weights that lie among others are written one by one."""
         if self.quantized is not None:
             raise ValueError(f"a model loaded with quantize={self.quantized!r} is not saved: save the one that it was made of")
-        given = kwargs.get("state_dict")
-        if given is not None or any(each.__dict__.get("beside") for each in self.modules()):
-            weights = self.state_dict() if given is None else given
-            kwargs["state_dict"] = {name: weight.contiguous() for name, weight in weights.items()}
-        return super().save_pretrained(*args, **kwargs)
+        if state_dict is None and any(each.__dict__.get("beside") for each in self.modules()):
+            state_dict = self.state_dict()
+        if state_dict is not None:
+            state_dict = {name: weight.contiguous() for name, weight in state_dict.items()}
+        super().save_pretrained(save_directory, is_main_process, state_dict, *args, **kwargs)
 
     # -- the forward pass ---------------------------------------------------------------------------------------------
 
@@ -375,7 +378,7 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
         if kwargs.pop("output_attentions", None):
             raise ValueError("output_attentions=True: attention weights are not kept; the latents are, by output_hidden_states")
         check_cache(past_key_values)
-        told = self.prompt_options(input_ids, token_type_ids, given_only=True)
+        told = {} if token_type_ids is None else self.prompt_options(input_ids, token_type_ids)
         num_loops = heard_loops(num_loops, kwargs)
         if past_key_values is None and use_cache and not self.training:  # only where it is asked for: it is large
             past_key_values = self.new_cache()

@@ -1,5 +1,7 @@
 """A pass under way that some of its rows have left."""
 
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -33,19 +35,15 @@ class Staying:
         assert self.cache is not None
         return self.cache.slot(layer_idx).update(key_states, value_states, self.span)
 
-    def slot(self, index: int) -> "StayingSlot":
+    def slot(self, index: int) -> SimpleNamespace:
         assert self.cache is not None
-        return StayingSlot(self, self.cache.slot(index))
+        slot = self.cache.slot(index)
+        return SimpleNamespace(attend=partial(self.attend, slot), update=slot.update)
 
-
-class StayingSlot:
-    def __init__(self, staying: Staying, slot: Slot) -> None:
-        self.staying, self.slot, self.update = staying, slot, slot.update
-
-    def attend(self, module: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(self, slot: Slot, module: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """[rows, 1, heads × head_dim]"""
-        span, mask = self.staying.span, self.staying.mask
-        rows = self.staying.rows.to(query.device)  # layers may be spread over devices
-        keys, values = self.slot.write(key, value, span)
-        asked = query.new_zeros(span.batch, *query.shape[1:]).index_copy_(0, rows, query)
-        return attention(module, asked, keys, values, None if mask is None else mask.to(query.device)).index_select(0, rows)
+        rows = self.rows.to(query.device)  # layers may be spread over devices
+        mask = None if self.mask is None else self.mask.to(query.device)
+        keys, values = slot.write(key, value, self.span)
+        asked = query.new_zeros(self.span.batch, *query.shape[1:]).index_copy_(0, rows, query)
+        return attention(module, asked, keys, values, mask).index_select(0, rows)

@@ -1,6 +1,6 @@
 """`loopcd.generate`: the generation of `loopcd.decoding`, which here also knows how to trace."""
 
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields
 from functools import wraps
 from typing import Any
 
@@ -47,13 +47,13 @@ def _write(writer: TraceWriter, batch: Made) -> None:
 
 def describe(method: Method) -> str:
     """The method with those of its settings that are not the usual ones, as one would write it."""
-    usual = type(method)()
-    given = [
-        f"{each.name}={_shown(value)}"
-        for each in fields(method)
-        if (value := getattr(method, each.name)) != getattr(usual, each.name)
-    ]
-    return f"{type(method).__name__}({', '.join(given)})"
+    given = [(each.name, getattr(method, each.name), _usual(each)) for each in fields(method)]
+    told = [f"{name}={_shown(value)}" for name, value, usual in given if value != usual]
+    return f"{type(method).__name__}({', '.join(told)})"
+
+
+def _usual(setting: Field[Any]) -> Any:
+    return setting.default if setting.default_factory is MISSING else setting.default_factory()
 
 
 def _shown(value: Any) -> str:

@@ -49,9 +49,15 @@ class LiveTracer:
 
     def add(self, token_id: int, loops: int | None = None) -> LoopTrace:
         """What the loops said about this token, which comes next: a trace of one token. `loops` were run to choose it."""
+        last, tokens = self.setting.num_loops, self.model.config.vocab_size
+        loops = last if loops is None else loops
+        if not 1 <= loops <= last:
+            raise ValueError(f"loops={loops}: from 1 to {last}, the loops that are run")
+        if not 0 <= token_id < tokens:
+            raise ValueError(f"token_id={token_id}: the vocabulary has ids 0 to {tokens - 1}")
         self._read()
         self.token_ids.append(int(token_id))
-        self.loops.append(self.setting.num_loops if loops is None else int(loops))
+        self.loops.append(int(loops))
         self._unread = [int(token_id)]
         return self._trace(slice(len(self.token_ids) - 1, None))
 
