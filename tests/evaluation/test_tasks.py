@@ -4,6 +4,7 @@ import gzip
 import json
 import logging
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -188,6 +189,14 @@ def test_math500_gold_answers_are_right(math500: Task) -> None:
 )
 def test_math500_tricky_answers(math500: Task, place: int, text: str, strict: bool, flex: bool) -> None:
     assert graded(math500, text, place) == {"strict": strict, "flex": flex}
+
+
+def test_math500_answers_that_cannot_be_computed_are_wrong(math500: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They held up an evaluation for minutes, and took gigabytes. Grading may be asked for from any thread."""
+    monkeypatch.setattr("loopcd.evaluation.tasks.harness.MATH_SECONDS", 3)
+    with ThreadPoolExecutor(1) as other:
+        endless = other.submit(graded, math500, "Final Answer: The final answer is $(10^{10^{10}})!$. I hope it is correct.", 2)
+        assert endless.result() == {"strict": False, "flex": False}
 
 
 def test_math500_halves_are_disjoint_and_whole(tmp_path: Path) -> None:

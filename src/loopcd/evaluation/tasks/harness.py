@@ -10,20 +10,25 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from loopcd.evaluation.apart import apart
 from loopcd.evaluation.task import Grades, Item
 from loopcd.evaluation.tasks.questions import ReadTask, Records
 
+log = logging.getLogger("loopcd")
+
 FEWSHOT_SEED = 1234  # lm-eval's own
 LONGEST_ANSWER = 1000  # characters of an extracted answer
+MATH_SECONDS = 60  # for an answer that is computed with; the graders' own limits, of 5 s each, do not reach all of sympy
 Readings = Mapping[str, tuple[str, str]]  # which (filter, metric) of lm-eval each of our metrics is
 
 
 def harness_task(definition: Any, readings: Readings, **others: Any) -> ReadTask:
     """One of lm-eval's tasks. `definition` is its ConfigurableTask."""
-    math = f", math-verify {version('math-verify')}" if "math_verify" in definition.aggregation() else ""
+    computed = "math_verify" in definition.aggregation()
+    math = f", math-verify {version('math-verify')}" if computed else ""
     return ReadTask(
         metrics=tuple(readings),
-        read=partial(_read, definition, readings),
+        read=partial(_read_apart if computed else _read, definition, readings),
         grader=f"lm-eval {version('lm-eval')}, task {definition.config.task} version {definition.VERSION}{math}",
         readings={metric: f"{key},{name}" for metric, (name, key) in readings.items()},
         **others,
@@ -43,6 +48,15 @@ def _read(definition: Any, readings: Readings, text: str, item: Item) -> Grades:
         endless = name != "none" and len(answer) > LONGEST_ANSWER
         scores[name] = {} if endless else definition.process_results(made.doc, [answer])
     return {metric: bool(scores[name].get(key, 0)) for metric, (name, key) in readings.items()}
+
+
+def _read_apart(definition: Any, readings: Readings, text: str, item: Item) -> Grades:
+    """Towers of powers and their factorials take hours and all memory: such an answer is wrong."""
+    said = apart(partial(_read, definition, readings, text, item), MATH_SECONDS)
+    if said is None:
+        log.warning("%s: an answer that cannot be computed with in %d s and 4 GiB counts as wrong", item.id, MATH_SECONDS)
+        return dict.fromkeys(readings, False)
+    return said
 
 
 def read_yaml(yaml: str) -> dict[str, Any]:
