@@ -49,8 +49,9 @@ def _answer(work: Callable[[], Any], memory: int, tell: int) -> None:
             return
         except Exception as error:
             said = {"error": f"{type(error).__name__}: {error}"}
-        with os.fdopen(tell, "w", encoding="utf-8") as pipe:
-            pipe.write(json.dumps(said) + "\n")
+        line = json.dumps(said).encode() + b"\n"
+        while line:
+            line = line[os.write(tell, line) :]
     finally:
         os._exit(0)
 
