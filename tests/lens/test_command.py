@@ -67,6 +67,13 @@ def test_texts_of_one_prompt_are_paired_across_files(files: list[Path], tmp_path
     assert len(data_of(page)["examples"]) == 1 and "1 more" in data_of(page)["note"]
 
 
+def test_a_prompt_may_be_longer_than_the_name_of_a_file(tmp_path: Path) -> None:
+    page, prompt, folder = tmp_path / "report.html", "word " * 60, save_model(tmp_path / "model", tiny_huginn(block_size=512))
+    made = run("--export", page, "--model", folder, "--max-new-tokens", 3, prompt)
+    assert made.exit_code == 0, made.output
+    assert [each["prompt"] for each in data_of(page)["examples"]] == [prompt]
+
+
 @pytest.mark.slow
 def test_without_arguments_differing_problems_of_the_built_in_task_are_exported(tmp_path: Path) -> None:
     page = tmp_path / "report.html"

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,10 @@ def _sorted(sources: Sequence[str]) -> tuple[list[Path], list[str]]:
     """Trace files and prompts."""
     traces, prompts = [], []
     for source in sources:
-        looks_like_file = "\n" not in source and len(source) < 1000 and (source.endswith(".npz") or Path(source).is_file())
-        if looks_like_file and not Path(source).is_file():
+        is_file = isfile(source)  # noqa: PTH113 (pathlib's raises where a text is longer than a name can be)
+        if source.endswith(".npz") and "\n" not in source and not is_file:
             raise ValueError(f"there is no file {source}")
-        (traces if looks_like_file else prompts).append(source)
+        (traces if is_file else prompts).append(source)
     if traces and prompts:
         raise click.UsageError("give trace files or a prompt, not both")
     return [Path(each) for each in traces], prompts
