@@ -94,6 +94,7 @@ def test_without_arguments_differing_problems_of_the_built_in_task_are_exported(
         (["--limit", "0"], 1, "--limit 0"),
         (["--export", "{out}", "--problems", "0"], 1, "--problems 0: a whole number of at least 1"),
         (["--export", "{out}", "--max-new-tokens", "0", "hi"], 1, "--max-new-tokens 0: a whole number of at least 1"),
+        (["--export", "{out}/page.html", "--model", "nonsense"], 1, "--export {out}/page.html: there is no folder {out}"),
         (["--json"], 2, "--export"),
         (["one prompt", "another"], 2, "one prompt"),
         (["--port", "99999"], 2, "--port"),
@@ -105,8 +106,9 @@ def test_without_arguments_differing_problems_of_the_built_in_task_are_exported(
 def test_what_cannot_be_done_is_said(tmp_path: Path, arguments: list[str], status: int, said: str) -> None:
     broken = tmp_path / "broken.npz"
     broken.write_bytes(b"not a zip")
-    made = run(*(each.format(out=tmp_path / "report.html", broken=broken) for each in arguments))
-    assert (made.exit_code, said in made.stderr) == (status, True), made.output
+    names = {"out": tmp_path / "report.html", "broken": broken}
+    made = run(*(each.format(**names) for each in arguments))
+    assert (made.exit_code, said.format(**names) in made.stderr) == (status, True), made.output
     assert not (tmp_path / "report.html").exists()
 
 

@@ -42,6 +42,8 @@ def lens(sources: tuple[str, ...], target: Path | None, port: int, no_browser: b
     """
     if as_json and target is None:
         raise click.UsageError("--json goes with --export")
+    if target is not None and not target.parent.is_dir():  # said before the texts are made
+        raise ValueError(f"--export {target}: there is no folder {target.parent}")
     check_task(options["task"])
     traces, prompts = _sorted(sources)
     if target is not None:
