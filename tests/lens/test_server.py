@@ -346,6 +346,16 @@ def test_the_search_keeps_problems_on_which_the_texts_differ(ask: Client) -> Non
     assert greedy["extra"]["correct"] in (True, False)
 
 
+def test_traces_are_for_the_setting_that_wrote_the_text(ask: Client) -> None:
+    pair = {side: {"name": "loopcd", "settings": {"strength": strength}} for side, strength in (("left", 3), ("right", 5))}
+    _, events = ask("/api/search", pair)
+    example = next(event["example"] for event in events if event["event"] == "example")
+    _, found = ask(f"/api/examples/{example['id']}")
+    assert [each["strength"] for each in found["traces"]] == [3, 5]
+    _, events = ask("/api/generate", {**asked(length=2), **pair})
+    assert [event["trace"]["strength"] for event in events if event["event"] == "start"] == [3, 5]
+
+
 # Files
 
 

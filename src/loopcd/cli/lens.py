@@ -119,17 +119,18 @@ def _written(prompts: Sequence[str], options: dict[str, Any]) -> list[Any]:
     """Both methods' texts of each prompt, traced."""
     import loopcd
     from loopcd.decoding.chat import prompt_ids, said
-    from loopcd.lens.examples import examples_of, trace_pair
+    from loopcd.lens.examples import examples_of, traces_by
     from loopcd.tracing import Written, describe
 
     engine, methods, length = _engine(options), _methods(options), options["max_new_tokens"] or 256
     asked = [said(prompt) if options["chat"] else prompt for prompt in prompts]
     read = [prompt if isinstance(prompt, str) else prompt_ids(engine.tokenizer, prompt) for prompt in asked]
-    written, loops = [], engine.num_loops
+    traces, loops = [], engine.num_loops
     for method in methods:
         made = loopcd.generate(engine.model, engine.tokenizer, asked, method, max_new_tokens=length, num_loops=loops)
-        written += [Written.of(prompt, each, describe(method)) for prompt, each in zip(read, made, strict=True)]
-    return examples_of(trace_pair(engine, written, methods), prefix="prompt")[0]
+        written = [Written.of(prompt, each, describe(method)) for prompt, each in zip(read, made, strict=True)]
+        traces += traces_by(engine, method, methods, written)
+    return examples_of(traces, prefix="prompt")[0]
 
 
 def _searched(options: dict[str, Any]) -> tuple[list[Any], str]:
@@ -155,9 +156,8 @@ def _viewer(traces: list[Path], prompts: list[str], options: dict[str, Any]) -> 
     task, engine = _session(options).make_task(), _engine(options)
     if options["chat"] and not getattr(engine.tokenizer, "chat_template", None):
         raise ValueError(f"--chat: the tokenizer of {engine.name} has no chat template")
-    given = {"left": {"name": "greedy", "settings": {}}, "right": {"name": "loopcd", "settings": settings}}
     limits = {"max_new_tokens": task.max_new_tokens, "limit": options["limit"]}
-    return Viewer(engine, task, "".join(prompts), examples, given, **limits, chat=options["chat"])
+    return Viewer(engine, task, "".join(prompts), examples, settings, **limits, chat=options["chat"])
 
 
 def _announce(address: str, no_browser: bool) -> None:
