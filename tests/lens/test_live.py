@@ -122,7 +122,10 @@ def test_trace_files_are_opened_and_broken_ones_named(live: Any, engine: LocalEn
 
 
 def test_a_prompt_on_the_command_line_runs_at_once(browser: Any, engine: LocalEngine) -> None:
-    with serving(Viewer(engine, prompt=MADE[0], settings=SETTING, max_new_tokens=4)) as address, open_page(browser, address) as page:
+    with (
+        serving(Viewer(engine, prompt=MADE[0], settings=SETTING, max_new_tokens=4)) as address,
+        open_page(browser, address) as page,
+    ):
         finished(page)
         assert page.locator("#run-prompt").input_value() == MADE[0]
         assert page.evaluate("[lens.state.left.length, lens.state.right.length]") == [4, 4]
