@@ -99,6 +99,7 @@ def test_without_arguments_differing_problems_of_the_built_in_task_are_exported(
         (["one prompt", "another"], 2, "one prompt"),
         (["--port", "99999"], 2, "--port"),
         (["--task", "nonsense"], 1, "no task 'nonsense'"),
+        (["--task", "humaneval"], 1, "humaneval: the lens runs no programs"),
         (["--plausibility", "7"], 1, "plausibility=7"),
         (["--export", "{out}", "--model", "nonsense"], 1, "no model 'nonsense'"),
     ],

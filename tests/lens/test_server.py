@@ -19,12 +19,14 @@ import pytest
 
 import loopcd
 from lens.viewing import MADE, SETTING, paired_traces, serving
+from loopcd.decoding.registry import METHODS
 from loopcd.evaluation.engine import LocalEngine
 from loopcd.evaluation.task import TaskOptions
 from loopcd.evaluation.tasks import make_task
-from loopcd.lens import guard, server
+from loopcd.lens import form, guard, server
 from loopcd.lens.server import Viewer, prepare
 from loopcd.tracing import LoopTrace, TraceWriter
+from tools import byte_tokenizer, tiny_huginn, tiny_ouro
 
 pytestmark = pytest.mark.slow
 
@@ -192,6 +194,16 @@ def test_the_length_that_the_page_begins_with_is_allowed(viewer: Viewer) -> None
     long.generate(asked(length=700), lambda: None)
     with pytest.raises(ValueError, match="701 tokens: a whole number from 1 to 700"):
         long.generate(asked(length=701), lambda: None)
+
+
+@pytest.mark.parametrize("make", [tiny_huginn, tiny_ouro])
+def test_the_form_shows_what_holds_where_nothing_is_chosen(make: Any) -> None:
+    """Each method's own defaults, and the model's preset for LoopCD alone."""
+    engine = LocalEngine(make(), byte_tokenizer(), "tiny-random")
+    for offered in form.offered(engine):
+        settled = METHODS[offered["name"]]().settled(engine.model)
+        shown = {each["name"]: each["value"] for each in offered["settings"] if not each["rare"]}
+        assert shown == {name: getattr(settled, name) for name in shown}
 
 
 def test_unknown_paths_are_not_found(ask: Client) -> None:

@@ -44,7 +44,7 @@ def lens(sources: tuple[str, ...], target: Path | None, port: int, no_browser: b
         raise click.UsageError("--json goes with --export")
     if target is not None and not target.parent.is_dir():  # said before the texts are made
         raise ValueError(f"--export {target}: there is no folder {target.parent}")
-    check_task(options["task"])
+    check_task(options["task"], allow_code_execution=False, advice="the lens runs no programs; take another task")
     traces, prompts = _sorted(sources)
     if target is not None:
         _export(target, *_examples(traces, prompts, options), as_json)
