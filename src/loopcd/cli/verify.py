@@ -43,20 +43,15 @@ def verify(
     report = run(model, **place, tokens=tokens, say=lambda name: click.echo(f"… {name}", err=True))
     told = report.as_json()
     if session is not None and report.right:
-        told["task"] = _evaluated(session)
+        from loopcd.evaluation.progress import announced, showing_progress
+
+        with showing_progress(f"{session.task}, {session.model}") as progress:
+            told["task"] = session.evaluate(None, progress, announced).results.with_speeds()
     if as_json:
         click.echo(json.dumps(told))
     else:
         _print(told)
     context.exit(0 if report.right else 1)
-
-
-def _evaluated(session: Any) -> dict[str, Any]:
-    """Accuracies with intervals, and the paper's where it has this model and task."""
-    from loopcd.evaluation.progress import announced, showing_progress
-
-    with showing_progress(f"{session.task}, {session.model}") as progress:
-        return session.evaluate(None, progress, announced).results.with_speeds()
 
 
 def _print(told: dict[str, Any]) -> None:
