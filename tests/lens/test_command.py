@@ -95,6 +95,7 @@ def test_without_arguments_differing_problems_of_the_built_in_task_are_exported(
         (["--export", "{out}", "--problems", "0"], 1, "--problems 0: a whole number of at least 1"),
         (["--export", "{out}", "--max-new-tokens", "0", "hi"], 1, "--max-new-tokens 0: a whole number of at least 1"),
         (["--export", "{out}/page.html"], 1, "--export {out}/page.html: there is no folder {out}"),
+        (["--export", "{out}", "{broken}", "--strength", "1"], 2, "--strength has no use with traces that are exported"),
         (["--json"], 2, "--export"),
         (["one prompt", "another"], 2, "one prompt"),
         (["--port", "99999"], 2, "--port"),

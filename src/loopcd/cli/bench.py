@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from loopcd.cli.group import main, print_tables
-from loopcd.cli.options import shared
+from loopcd.cli.options import check_idle, shared
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -52,6 +52,8 @@ def numbers(text: str) -> tuple[int, ...]:
 @shared("json")
 def bench(earlier: str | None, stored: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     """Measure speed and memory: ratios of things run alternately in one process, with their spread."""
+    if stored:
+        check_idle(settings, "with --from, which runs nothing")
     from loopcd.bench.compare import compare
     from loopcd.bench.parts import Settings, merged, run
     from loopcd.bench.tables import change_table, tables

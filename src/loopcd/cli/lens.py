@@ -10,7 +10,7 @@ import click
 
 from loopcd.cli.group import Failed, main
 from loopcd.cli.method_flags import build_method
-from loopcd.cli.options import COUNT, check_task, shared
+from loopcd.cli.options import COUNT, check_idle, check_task, shared
 
 SETTINGS = ("amateur_loop", "strength", "plausibility")  # of LoopCD, as options
 
@@ -47,6 +47,8 @@ def lens(sources: tuple[str, ...], target: Path | None, port: int, no_browser: b
     check_task(options["task"], allow_code_execution=False, advice="the lens runs no programs; take another task")
     traces, prompts = _sorted(sources)
     if target is not None:
+        if traces:
+            check_idle(SETTINGS, "with traces that are exported: each has its own")
         _export(target, *_examples(traces, prompts, options), as_json)
         return
     if len(prompts) > 1:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from loopcd.cli.group import main
-from loopcd.cli.options import COUNT, ModelName, check_task, shared
+from loopcd.cli.options import COUNT, ModelName, check_idle, check_task, shared
 
 
 @main.command()
@@ -32,7 +32,9 @@ def verify(
 
     The page can be sent as it is. Exit status 1 where something is wrong.
     """
-    if task is not None:
+    if task is None:
+        check_idle(("limit", "data"), "without --task")
+    else:
         check_task(task, allow_code_execution=False, advice=f"what runs a model's programs is `loopcd eval --task {task}`")
     from loopcd.bench.verify import verify as run
     from loopcd.evaluation.session import Session
