@@ -1,7 +1,5 @@
 """The trainer on models too small to learn anything: mechanics only."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Callable, Iterator

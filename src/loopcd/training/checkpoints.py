@@ -7,8 +7,6 @@ model/             the model and its tokenizer as transformers saves them
 snapshots/         the same after fewer tokens, where asked for
 """
 
-from __future__ import annotations
-
 import json
 import platform
 from collections.abc import Iterator
