@@ -180,6 +180,15 @@ def test_prompts_from_a_file_from_standard_input_and_as_json_lines(folders: dict
     assert good("generate", *options, "--file", "-", "--batch-size", 1, stdin=lines) == out
 
 
+def test_the_mark_at_the_beginning_of_a_file_is_no_part_of_a_prompt(folders: dict[str, Path], tmp_path: Path) -> None:
+    lines = json.dumps({"prompt": "one prompt"}) + "\n"
+    (tmp_path / "prompts.jsonl").write_text(lines, encoding="utf-8-sig")  # as some editors write it
+    options = ("generate", "--model", folders["ouro"], "--max-new-tokens", 5)
+    for source, stdin in ((tmp_path / "prompts.jsonl", None), ("-", "\ufeff" + lines)):
+        found = printed_json(*options, "--file", source, stdin=stdin)
+        assert [each["prompt"] for each in found["results"]] == ["one prompt"]
+
+
 @pytest.mark.parametrize("prompt", ["some words", "Question: how many?\nAnswer:", '{"prompt": 1}'])
 def test_standard_input_is_one_prompt(folders: dict[str, Path], prompt: str) -> None:
     out = good("generate", "--model", folders["ouro"], "--max-new-tokens", 5, stdin=prompt + "\n")
@@ -388,6 +397,16 @@ def test_a_fresh_process_registers_model_types_and_prints_json_and_nothing_else(
     done = subprocess.run(command, input="one\ntwo\n", capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert [each["prompt"] for each in json.loads(done.stdout)["results"]] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("closed", "arguments", "status", "said"),
+    [("<&-", ["generate"], 1, "loopcd: standard input holds no prompt\n"), (">&-", ["models", "tiny-ouro"], 0, "")],
+)
+def test_a_closed_stream_is_an_empty_one(closed: str, arguments: list[str], status: int, said: str) -> None:
+    command = [sys.executable, "-m", "loopcd.cli", *arguments]
+    done = subprocess.run(["sh", "-c", f'"$@" {closed}', "sh", *command], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", said)
 
 
 def test_an_interrupted_process(folders: dict[str, Path]) -> None:

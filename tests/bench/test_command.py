@@ -60,6 +60,8 @@ def test_a_run_is_compared_with_an_earlier_one(stored: Path, tmp_path: Path) -> 
         (["--batch", "one"], 2, "--batch"),
         (["--batch", ","], 2, "--batch"),
         (["--rounds", "many"], 2, "--rounds"),
+        (["--from", "stored.json", "--batch", "8"], 2, "--batch has no use with --from, which runs nothing"),
+        (["--reference", "python,folder", "--what", "methods"], 1, "reference=python,folder: for the part of that name"),
     ],
 )
 def test_what_cannot_be_run_is_one_sentence(arguments: list[str], status: int, message: str) -> None:

@@ -60,6 +60,11 @@ def test_a_task_that_cannot_be_run_is_refused_first(folder: Path, tmp_path: Path
     assert done.exit_code == 1 and "there is no such folder" in done.stderr and "loading" not in done.stderr
 
 
+def test_options_of_a_task_want_one(folder: Path) -> None:
+    done = CliRunner().invoke(main, ["verify", str(folder), "--limit", "5"])
+    assert done.exit_code == 2 and "--limit has no use without --task" in done.stderr
+
+
 def _nan(weights: dict[str, torch.Tensor]) -> None:
     weights[next(iter(weights))].view(-1)[3] = float("nan")
 

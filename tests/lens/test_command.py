@@ -67,6 +67,13 @@ def test_texts_of_one_prompt_are_paired_across_files(files: list[Path], tmp_path
     assert len(data_of(page)["examples"]) == 1 and "1 more" in data_of(page)["note"]
 
 
+def test_a_prompt_may_be_longer_than_the_name_of_a_file(tmp_path: Path) -> None:
+    page, prompt, folder = tmp_path / "report.html", "word " * 60, save_model(tmp_path / "model", tiny_huginn(block_size=512))
+    made = run("--export", page, "--model", folder, "--max-new-tokens", 3, prompt)
+    assert made.exit_code == 0, made.output
+    assert [each["prompt"] for each in data_of(page)["examples"]] == [prompt]
+
+
 @pytest.mark.slow
 def test_without_arguments_differing_problems_of_the_built_in_task_are_exported(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
@@ -87,10 +94,13 @@ def test_without_arguments_differing_problems_of_the_built_in_task_are_exported(
         (["--limit", "0"], 1, "--limit 0"),
         (["--export", "{out}", "--problems", "0"], 1, "--problems 0: a whole number of at least 1"),
         (["--export", "{out}", "--max-new-tokens", "0", "hi"], 1, "--max-new-tokens 0: a whole number of at least 1"),
+        (["--export", "{out}/page.html"], 1, "--export {out}/page.html: there is no folder {out}"),
+        (["--export", "{out}", "{broken}", "--strength", "1"], 2, "--strength has no use with traces that are exported"),
         (["--json"], 2, "--export"),
         (["one prompt", "another"], 2, "one prompt"),
         (["--port", "99999"], 2, "--port"),
         (["--task", "nonsense"], 1, "no task 'nonsense'"),
+        (["--task", "humaneval"], 1, "humaneval: the lens runs no programs"),
         (["--plausibility", "7"], 1, "plausibility=7"),
         (["--export", "{out}", "--model", "nonsense"], 1, "no model 'nonsense'"),
     ],
@@ -98,8 +108,9 @@ def test_without_arguments_differing_problems_of_the_built_in_task_are_exported(
 def test_what_cannot_be_done_is_said(tmp_path: Path, arguments: list[str], status: int, said: str) -> None:
     broken = tmp_path / "broken.npz"
     broken.write_bytes(b"not a zip")
-    made = run(*(each.format(out=tmp_path / "report.html", broken=broken) for each in arguments))
-    assert (made.exit_code, said in made.stderr) == (status, True), made.output
+    names = {"out": tmp_path / "report.html", "broken": broken}
+    made = run(*(each.format(**names) for each in arguments))
+    assert (made.exit_code, said.format(**names) in made.stderr) == (status, True), made.output
     assert not (tmp_path / "report.html").exists()
 
 

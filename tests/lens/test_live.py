@@ -16,13 +16,11 @@ from loopcd.tracing import TraceWriter
 
 pytestmark = pytest.mark.slow
 
-GIVEN = {"left": {"name": "greedy", "settings": {}}, "right": {"name": "loopcd", "settings": dict(SETTING)}}
-
 
 @pytest.fixture
 def live(browser: Any, engine: LocalEngine) -> Iterator[Any]:
     """A page without examples, before anything is run."""
-    with serving(Viewer(engine, given=GIVEN, max_new_tokens=10)) as address, open_page(browser, address, "#run") as page:
+    with serving(Viewer(engine, settings=SETTING, max_new_tokens=10)) as address, open_page(browser, address, "#run") as page:
         yield page
 
 
@@ -60,6 +58,26 @@ def test_settings_of_the_methods_are_sent(live: Any, engine: LocalEngine) -> Non
     live.locator(".cell.right").first.wait_for(state="detached")
     finished(live)
     assert live.evaluate("[lens.state.left.length, lens.state.right]") == [5, None]
+
+
+def test_each_text_stands_below_its_own_method_and_setting(live: Any) -> None:
+    live.locator("#run-prompt").fill(MADE[0])
+    live.locator("#max-tokens").fill("3")
+    live.locator("#method-left").select_option("loopcd")
+    live.locator("#left-amateur_loop").fill("1")
+    live.locator("#left-strength").fill("0.9")
+    live.locator("#run button.primary").click()
+    live.wait_for_selector(".token")
+    finished(live)
+    heads = [live.locator(f"#head-{side} h3").inner_text() for side in ("left", "right")]
+    assert "amateur loop 1, strength 0.9" in heads[0]
+    assert f"amateur loop {SETTING['amateur_loop']}, strength {SETTING['strength']}" in heads[1]
+    live.locator("#method-left").select_option("loopguidance")
+    live.locator("#left-weight").fill("0.5")
+    live.locator("#run button.primary").click()
+    live.locator("#head-left h3", has_text="LoopGuidance").wait_for()
+    finished(live)
+    assert [each.inner_text() for each in live.locator("#head-left h3 > bdi").all()] == ["LoopGuidance"]
 
 
 def test_a_text_grows_and_can_be_stopped(live: Any) -> None:
@@ -104,7 +122,10 @@ def test_trace_files_are_opened_and_broken_ones_named(live: Any, engine: LocalEn
 
 
 def test_a_prompt_on_the_command_line_runs_at_once(browser: Any, engine: LocalEngine) -> None:
-    with serving(Viewer(engine, prompt=MADE[0], given=GIVEN, max_new_tokens=4)) as address, open_page(browser, address) as page:
+    with (
+        serving(Viewer(engine, prompt=MADE[0], settings=SETTING, max_new_tokens=4)) as address,
+        open_page(browser, address) as page,
+    ):
         finished(page)
         assert page.locator("#run-prompt").input_value() == MADE[0]
         assert page.evaluate("[lens.state.left.length, lens.state.right.length]") == [4, 4]
@@ -127,8 +148,7 @@ def test_traces_of_the_command_line_are_there_at_once(browser: Any, engine: Loca
 
 def test_without_a_prompt_differing_problems_are_looked_for(browser: Any, engine: LocalEngine) -> None:
     task = make_task("steps-easy", TaskOptions(limit=16, max_new_tokens=8))
-    given = {**GIVEN, "right": {"name": "loopcd", "settings": {"strength": 3}}}
-    with serving(Viewer(engine, task, given=given)) as address, open_page(browser, address) as page:
+    with serving(Viewer(engine, task, settings={"strength": 3})) as address, open_page(browser, address) as page:
         finished(page)
         assert page.locator("#run-prompt").input_value() == task.items[0].prompt
         assert page.locator("#note").inner_text().startswith("Chosen because the texts differ")

@@ -19,12 +19,14 @@ import pytest
 
 import loopcd
 from lens.viewing import MADE, SETTING, paired_traces, serving
+from loopcd.decoding.registry import METHODS
 from loopcd.evaluation.engine import LocalEngine
 from loopcd.evaluation.task import TaskOptions
 from loopcd.evaluation.tasks import make_task
-from loopcd.lens import guard, server
+from loopcd.lens import form, guard, server
 from loopcd.lens.server import Viewer, prepare
 from loopcd.tracing import LoopTrace, TraceWriter
+from tools import byte_tokenizer, tiny_huginn, tiny_ouro
 
 pytestmark = pytest.mark.slow
 
@@ -194,6 +196,16 @@ def test_the_length_that_the_page_begins_with_is_allowed(viewer: Viewer) -> None
         long.generate(asked(length=701), lambda: None)
 
 
+@pytest.mark.parametrize("make", [tiny_huginn, tiny_ouro])
+def test_the_form_shows_what_holds_where_nothing_is_chosen(make: Any) -> None:
+    """Each method's own defaults, and the model's preset for LoopCD alone."""
+    engine = LocalEngine(make(), byte_tokenizer(), "tiny-random")
+    for offered in form.offered(engine):
+        settled = METHODS[offered["name"]]().settled(engine.model)
+        shown = {each["name"]: each["value"] for each in offered["settings"] if not each["rare"]}
+        assert shown == {name: getattr(settled, name) for name in shown}
+
+
 def test_unknown_paths_are_not_found(ask: Client) -> None:
     assert ask("/api/examples/none")[0] == 404
     assert ask("/api/nothing")[0] == 404
@@ -344,6 +356,16 @@ def test_the_search_keeps_problems_on_which_the_texts_differ(ask: Client) -> Non
     assert greedy["prompt"] == other["prompt"] == examples[0]["prompt"]
     assert greedy["method"] == "Greedy()" and other["method"] == "LoopCD(strength=3)"
     assert greedy["extra"]["correct"] in (True, False)
+
+
+def test_traces_are_for_the_setting_that_wrote_the_text(ask: Client) -> None:
+    pair = {side: {"name": "loopcd", "settings": {"strength": strength}} for side, strength in (("left", 3), ("right", 5))}
+    _, events = ask("/api/search", pair)
+    example = next(event["example"] for event in events if event["event"] == "example")
+    _, found = ask(f"/api/examples/{example['id']}")
+    assert [each["strength"] for each in found["traces"]] == [3, 5]
+    _, events = ask("/api/generate", {**asked(length=2), **pair})
+    assert [event["trace"]["strength"] for event in events if event["event"] == "start"] == [3, 5]
 
 
 # Files

@@ -7,7 +7,7 @@ from typing import Any
 
 import loopcd
 from loopcd.evaluation.engine import LocalEngine
-from loopcd.lens.examples import trace_pair
+from loopcd.lens.examples import traces_by
 from loopcd.lens.server import prepare
 from loopcd.tracing import LoopTrace, Written, describe
 
@@ -19,12 +19,11 @@ SETTING = {"amateur_loop": 2, "strength": 0.4}
 
 def paired_traces(engine: LocalEngine, prompt: str, length: int = LENGTH, **extra: Any) -> list[LoopTrace]:
     """Greedy's and LoopCD's text of a prompt, traced for the same setting."""
-    methods = [loopcd.Greedy(), loopcd.LoopCD(**SETTING)]
-    made = [loopcd.generate(engine.model, engine.tokenizer, prompt, method, max_new_tokens=length) for method in methods]
-    written = [
-        Written.of(prompt, each, describe(method), item=prompt, **extra) for method, each in zip(methods, made, strict=True)
-    ]
-    return list(trace_pair(engine, written, methods))
+    methods, traces = [loopcd.Greedy(), loopcd.LoopCD(**SETTING)], list[LoopTrace]()
+    for method in methods:
+        made = loopcd.generate(engine.model, engine.tokenizer, prompt, method, max_new_tokens=length)
+        traces += traces_by(engine, method, methods, [Written.of(prompt, made, describe(method), item=prompt, **extra)])
+    return traces
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from errno import EROFS
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,16 @@ def test_a_link_in_place_of_the_partial_file_is_removed_not_followed(tmp_path: P
     write_whole(tmp_path / "page.html", "whole")
     assert victim.read_text() == "mine\nmine"
     assert (tmp_path / "page.html").read_text() == "whole" and not (tmp_path / "page.html").is_symlink()
+
+
+def test_where_nothing_can_be_changed_the_given_path_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(EROFS, os.strerror(EROFS), str(path))  # also of a file that there is not, on a disk that is read only
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    with pytest.raises(OSError, match="Read-only") as caught:
+        write_whole(tmp_path / "given", "mine")
+    assert caught.value.filename == str(tmp_path / "given")
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Models of a few thousand weights run faster on one thread than on several."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

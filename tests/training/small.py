@@ -1,7 +1,5 @@
 """Recipes small enough for a test."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The models in the box: they load from the package, are small, and answer."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Muon: updates are close to orthogonal, of AdamW's size, and lower a loss."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The objectives: loop counts, truncation, and the exit objective against a slow reading of its formula."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

@@ -1,7 +1,5 @@
 """The training text: only the train split, right weights, the same batches for the same numbers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

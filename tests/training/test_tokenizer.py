@@ -1,7 +1,5 @@
 """The tokenizer: one token a word and digit of the benchmark, and every text comes back."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

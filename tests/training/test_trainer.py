@@ -1,7 +1,6 @@
 """The trainer on models too small to learn anything: mechanics only."""
 
-from __future__ import annotations
-
+import json
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -136,6 +135,26 @@ def test_half_an_update_is_not_saved(whole: Path, tmp_path: Path, monkeypatch: p
             run(broken)
     assert saved_step(broken) == 2
     assert_same_weights(whole, run(trainer_of(SHORT, tmp_path / "cut"), resume=True))
+
+
+def test_after_a_kill_the_log_goes_on_from_the_saved_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = trainer_of(SHORT, tmp_path)
+    with monkeypatch.context() as patch:
+        before_call(3, objectives, "weighted_mean", interrupt, patch)
+        with pytest.raises(KeyboardInterrupt):
+            run(cut)
+    saved = cut.folder.state_file.read_bytes()
+    run(trainer_of(SHORT, tmp_path), resume=True)
+    whole = cut.folder.log_file.read_bytes()
+    cut.folder.state_file.write_bytes(saved)
+    cut.folder.log_file.write_bytes(whole + b'{"step": 9, "tok')  # killed while a line was written, long after the state was
+    run(trainer_of(SHORT, tmp_path), resume=True)
+    steps = [each["step"] for each in map(json.loads, whole.splitlines()) if "loss" in each]
+    assert steps == list(range(1, len(steps) + 1))
+    assert [each["step"] for each in cut.folder.read_log() if "loss" in each] == steps
+    cut.folder.state_file.unlink()  # killed before the first was saved
+    run(trainer_of(SHORT, tmp_path))
+    assert [each["step"] for each in cut.folder.read_log() if "loss" in each] == steps
 
 
 def test_outside_of_the_main_thread_there_is_nothing_to_hold(whole: Path, tmp_path: Path) -> None:

@@ -96,7 +96,11 @@ def _prompt(model: LoopedModel) -> Sample:
 def _told(kind: str, model: LoopedModel, samples: dict[str, list[Sample]]) -> dict[str, Any]:
     """Seconds of a prompt and a step, over float32's where that was measured, and the bytes a second that a step reads."""
     prompt, step = samples[f"prompt {kind}"], samples[f"step {kind}"]
-    needed = _int8_traffic(model) if kind == "int8" else step_traffic(model, PROMPT).per_token()
+    if kind == "int8":  # the weights; keys and values are in bfloat16
+        traffic = step_traffic(empty_model(model.config), PROMPT, torch.int8)
+        needed = traffic.weights + 2 * traffic.cache
+    else:
+        needed = step_traffic(model, PROMPT).per_token()
     told: dict[str, Any] = {
         "prompt_seconds": asdict(Spread.of([1 / each.rate for each in prompt])),
         "step_seconds": asdict(Spread.of([1 / each.rate for each in step])),
@@ -107,9 +111,3 @@ def _told(kind: str, model: LoopedModel, samples: dict[str, list[Sample]]) -> di
         told["prompt_over_float32"] = asdict(ratio(prompt, samples["prompt float32"]))
         told["step_over_float32"] = asdict(ratio(step, samples["step float32"]))
     return told
-
-
-def _int8_traffic(model: LoopedModel) -> float:
-    """The weights in int8, keys and values in bfloat16."""
-    traffic = step_traffic(empty_model(model.config), PROMPT, torch.int8)
-    return traffic.weights + 2 * traffic.cache

@@ -41,6 +41,8 @@ class Settings:
             raise ValueError(f"what={','.join(unknown) or 'nothing'}: some of {', '.join(PARTS)}")
         if "reference" in self.parts:
             checked_reference(self.reference)
+        elif self.reference is not None:
+            raise ValueError(f"reference={self.reference}: for the part of that name, by --what reference")
         if not self.batches or any(batch < 1 for batch in self.batches):
             raise ValueError(f"batch={','.join(map(str, self.batches))}: whole numbers of at least 1")
         for name, least in (("rounds", 1), ("max_new_tokens", 4)):

@@ -10,33 +10,32 @@ from typing import Any
 import click
 
 from loopcd.cli.group import main, print_tables
-from loopcd.cli.options import shared
+from loopcd.cli.options import check_idle, shared
 
 
-class Listed(click.ParamType):
-    """Several of a kind, separated by commas."""
+def words(text: str) -> tuple[str, ...]:
+    """Several, separated by commas."""
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not found:
+        raise click.BadParameter(f"{text!r}: at least one, separated by commas")
+    return found
 
-    name = "TEXT"
 
-    def __init__(self, kind: type[str] | type[int] = str) -> None:
-        self.kind = kind
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
-        try:
-            parts = tuple(self.kind(part.strip()) for part in value.split(",") if part.strip())
-        except ValueError:
-            self.fail(f"{value!r}: whole numbers, separated by commas", param, ctx)
-        return parts or self.fail(f"{value!r}: at least one, separated by commas", param, ctx)
+def numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(map(int, words(text)))
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r}: whole numbers, separated by commas") from error
 
 
 @main.command()
 @click.option(
     "--models",
-    type=Listed(),
+    type=words,
     help="Built-in names or folders, comma-separated (all built-in ones if not given); full sizes by hub id.",
 )
-@click.option("--batch", "batches", type=Listed(int), default="1,8", show_default=True, help="Batch sizes, comma-separated.")
-@click.option("--what", type=Listed(), help="By commas: methods, exact, decode; where asked for: vllm, reference, full-size.")
+@click.option("--batch", "batches", type=numbers, default="1,8", show_default=True, help="Batch sizes, comma-separated.")
+@click.option("--what", type=words, help="By commas: methods, exact, decode; where asked for: vllm, reference, full-size.")
 @click.option("--dtype", help="Of the models, in the methods' and the exact part: float32, bfloat16, float16.")
 @click.option("--reference", help="For the part of that name: PYTHON,FOLDER, an interpreter and the public code.")
 @click.option("--rounds", type=int, help="Rounds in which everything is timed once.")
@@ -53,6 +52,8 @@ class Listed(click.ParamType):
 @shared("json")
 def bench(earlier: str | None, stored: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     """Measure speed and memory: ratios of things run alternately in one process, with their spread."""
+    if stored:
+        check_idle(settings, "with --from, which runs nothing")
     from loopcd.bench.compare import compare
     from loopcd.bench.parts import Settings, merged, run
     from loopcd.bench.tables import change_table, tables

@@ -60,11 +60,19 @@ FINISHED = Case(
 @shared("json")
 def demo(problems: int, texts: int, out: Path, as_json: bool) -> None:
     """LoopCD where it helps and where it does not, drafts, two texts side by side, and a page to look at."""
+    from loopcd.decoding import Greedy, LoopCD
+    from loopcd.evaluation.partings import side_by_side
+    from loopcd.lens import export
+    from loopcd.lens.examples import searched
+
     say: Callable[[str], None] = (lambda line: None) if as_json else click.echo
     engine, made, gain = _evaluated(1, LEARNING, problems, out, say)
     if not as_json:
-        _show_one(made.examples)
-    page = _write_page(engine, out / "lens.html")
+        # one that became right, if there is such a one
+        shown = sorted(made.examples, key=lambda each: each.greedy.right or not each.other.right)[:1]
+        print_tables(side_by_side(shown, colours=sys.stdout.isatty()))
+    page = out / "lens.html"
+    export(page, *searched(engine, LEARNING.session(LOOKED_AT).make_task(), (Greedy(), LoopCD())))
     say("")
     engine, _, none = _evaluated(2, FINISHED, problems, out, say)
     say(f"3. The same tokens, sooner: {FINISHED.model}, {texts} texts, one at a time and by turns, in processor time")
@@ -132,23 +140,6 @@ def _evaluated(number: int, case: Case, problems: int, out: Path, say: Callable[
     effect = Effect.of(made.results)
     say(f"{effect.sentence()}\n{case.reason}\n")
     return engine, made, effect
-
-
-def _show_one(examples: Sequence[Any]) -> None:
-    """Two texts of one problem, that became right if there is such a one."""
-    from loopcd.evaluation.partings import side_by_side
-
-    chosen = sorted(examples, key=lambda each: each.greedy.right or not each.other.right)[:1]
-    print_tables(side_by_side(chosen, colours=sys.stdout.isatty()))
-
-
-def _write_page(engine: Any, path: Path) -> Path:
-    from loopcd.decoding import Greedy, LoopCD
-    from loopcd.lens import export
-    from loopcd.lens.examples import searched
-
-    export(path, *searched(engine, LEARNING.session(LOOKED_AT).make_task(), (Greedy(), LoopCD())))
-    return path
 
 
 # Drafts

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from loopcd.cli.group import KEEPS_NOTHING, Failed, main, print_tables
-from loopcd.cli.options import PROGRAMS, check_task, shared
+from loopcd.cli.options import PROGRAMS, check_idle, check_task, shared
 
 _EVALUATION = shared(  # what `eval` and `sweep` have in common
     *("model", "task", "data", "exemplars", "no-chat", "limit", "max-new-tokens", "num-loops", "batch-size", "dtype"),
@@ -74,9 +73,7 @@ def _check_alone(context: click.Context, wanted: str, *more: str) -> None:
     """Where nothing is generated, what says how to generate is a mistake, and an interruption leaves nothing behind."""
     context.meta[KEEPS_NOTHING] = True
     idle = ("methods", "settings", "seeds", "temperature", "top_p", "engine", "tensor_parallel", "data_parallel", "out", *more)
-    given = [name for name in idle if context.get_parameter_source(name) == ParameterSource.COMMANDLINE]
-    if given:
-        raise click.UsageError(f"--{given[0].replace('_', '-')} has no use with {wanted}, which generates nothing")
+    check_idle(idle, f"with {wanted}, which generates nothing")
 
 
 def _other_engine(name: str, tensor_parallel: int | None, data_parallel: int | None) -> Callable[[Any], Any] | None:

@@ -133,6 +133,7 @@ def _prompts(prompt: str | None, source: str | None) -> list[Any]:
         text = sys.stdin.read() if source in (None, "-") else Path(name).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{name} is not a text in UTF-8: {error}") from error
+    text = text.removeprefix("\ufeff")  # by which some editors mark a file as UTF-8
     if not text.strip():
         raise ValueError(f"{name} holds no prompt")
     if source is None:

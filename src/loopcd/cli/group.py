@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from errno import EPIPE
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any
 
 import click
@@ -29,6 +30,9 @@ class Failed(click.ClickException):
 
 class _Command(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
+        for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+            if getattr(sys, name) is None:  # closed by whoever started us
+                setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, TextIOWrapper):
                 stream.reconfigure(errors="replace")  # a table with a "?" is worth more than none

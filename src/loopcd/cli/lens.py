@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import click
 
 from loopcd.cli.group import Failed, main
 from loopcd.cli.method_flags import build_method
-from loopcd.cli.options import COUNT, check_task, shared
+from loopcd.cli.options import COUNT, check_idle, check_task, shared
 
 SETTINGS = ("amateur_loop", "strength", "plausibility")  # of LoopCD, as options
 
@@ -41,9 +42,13 @@ def lens(sources: tuple[str, ...], target: Path | None, port: int, no_browser: b
     """
     if as_json and target is None:
         raise click.UsageError("--json goes with --export")
-    check_task(options["task"])
+    if target is not None and not target.parent.is_dir():  # said before the texts are made
+        raise ValueError(f"--export {target}: there is no folder {target.parent}")
+    check_task(options["task"], allow_code_execution=False, advice="the lens runs no programs; take another task")
     traces, prompts = _sorted(sources)
     if target is not None:
+        if traces:
+            check_idle(SETTINGS, "with traces that are exported: each has its own")
         _export(target, *_examples(traces, prompts, options), as_json)
         return
     if len(prompts) > 1:
@@ -61,10 +66,10 @@ def _sorted(sources: Sequence[str]) -> tuple[list[Path], list[str]]:
     """Trace files and prompts."""
     traces, prompts = [], []
     for source in sources:
-        looks_like_file = "\n" not in source and len(source) < 1000 and (source.endswith(".npz") or Path(source).is_file())
-        if looks_like_file and not Path(source).is_file():
+        is_file = isfile(source)  # noqa: PTH113 (pathlib's raises where a text is longer than a name can be)
+        if source.endswith(".npz") and "\n" not in source and not is_file:
             raise ValueError(f"there is no file {source}")
-        (traces if looks_like_file else prompts).append(source)
+        (traces if is_file else prompts).append(source)
     if traces and prompts:
         raise click.UsageError("give trace files or a prompt, not both")
     return [Path(each) for each in traces], prompts
@@ -116,17 +121,18 @@ def _written(prompts: Sequence[str], options: dict[str, Any]) -> list[Any]:
     """Both methods' texts of each prompt, traced."""
     import loopcd
     from loopcd.decoding.chat import prompt_ids, said
-    from loopcd.lens.examples import examples_of, trace_pair
+    from loopcd.lens.examples import examples_of, traces_by
     from loopcd.tracing import Written, describe
 
     engine, methods, length = _engine(options), _methods(options), options["max_new_tokens"] or 256
     asked = [said(prompt) if options["chat"] else prompt for prompt in prompts]
     read = [prompt if isinstance(prompt, str) else prompt_ids(engine.tokenizer, prompt) for prompt in asked]
-    written, loops = [], engine.num_loops
+    traces, loops = [], engine.num_loops
     for method in methods:
         made = loopcd.generate(engine.model, engine.tokenizer, asked, method, max_new_tokens=length, num_loops=loops)
-        written += [Written.of(prompt, each, describe(method)) for prompt, each in zip(read, made, strict=True)]
-    return examples_of(trace_pair(engine, written, methods), prefix="prompt")[0]
+        written = [Written.of(prompt, each, describe(method)) for prompt, each in zip(read, made, strict=True)]
+        traces += traces_by(engine, method, methods, written)
+    return examples_of(traces, prefix="prompt")[0]
 
 
 def _searched(options: dict[str, Any]) -> tuple[list[Any], str]:
@@ -152,9 +158,8 @@ def _viewer(traces: list[Path], prompts: list[str], options: dict[str, Any]) -> 
     task, engine = _session(options).make_task(), _engine(options)
     if options["chat"] and not getattr(engine.tokenizer, "chat_template", None):
         raise ValueError(f"--chat: the tokenizer of {engine.name} has no chat template")
-    given = {"left": {"name": "greedy", "settings": {}}, "right": {"name": "loopcd", "settings": settings}}
     limits = {"max_new_tokens": task.max_new_tokens, "limit": options["limit"]}
-    return Viewer(engine, task, "".join(prompts), examples, given, **limits, chat=options["chat"])
+    return Viewer(engine, task, "".join(prompts), examples, settings, **limits, chat=options["chat"])
 
 
 def _announce(address: str, no_browser: bool) -> None:

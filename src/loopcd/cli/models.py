@@ -11,7 +11,7 @@ from loopcd.cli.options import COUNT, shared
 
 @main.command()
 @click.argument("names", nargs=-1)
-@click.option("--context", type=int, default=4096, show_default=True, help="Tokens for which the cache is counted.")
+@click.option("--context", type=COUNT, default=4096, show_default=True, help="Tokens for which the cache is counted.")
 @click.option("--num-loops", type=COUNT, help="Loops to count with (each model's own number if not given).")
 @click.option("--dtype", default="bfloat16", show_default=True, help="Of weights and cache.")
 @click.option("--quantize", type=click.Choice(["int8"]), help="Count the weights as rounded; the cache is bfloat16.")
@@ -22,8 +22,6 @@ def models(
     """What can be loaded: loops, parameters, memory at a context length, presets. NAMES may be folders too."""
     from loopcd.models.catalogue import describe
 
-    if context < 1:
-        raise ValueError(f"--context {context}: a whole number of at least 1")
     try:
         rows = describe(names, context, num_loops, dtype, quantize)
     except RuntimeError as error:  # torch's, where a config.json asks for what no tensor can be

@@ -1,11 +1,12 @@
 """Options that several commands share, and what can be refused before torch is imported, which takes seconds: names of models
 and tasks, and a missing consent."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from loopcd.models.names import local_folder
 
@@ -70,6 +71,14 @@ def shared(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         return function
 
     return optioned
+
+
+def check_idle(names: Iterable[str], why: str) -> None:
+    """Refuse options that were given and that the rest of the command line leaves without use."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        if parameter.name in names and context.get_parameter_source(str(parameter.name)) == ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{parameter.opts[0]} has no use {why}")
 
 
 def check_task(name: str, allow_code_execution: bool = True, advice: str | None = None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from loopcd.cli.group import main
-from loopcd.cli.options import COUNT, ModelName, check_task, shared
+from loopcd.cli.options import COUNT, ModelName, check_idle, check_task, shared
 
 
 @main.command()
@@ -32,7 +32,9 @@ def verify(
 
     The page can be sent as it is. Exit status 1 where something is wrong.
     """
-    if task is not None:
+    if task is None:
+        check_idle(("limit", "data"), "without --task")
+    else:
         check_task(task, allow_code_execution=False, advice=f"what runs a model's programs is `loopcd eval --task {task}`")
     from loopcd.bench.verify import verify as run
     from loopcd.evaluation.session import Session
@@ -43,20 +45,15 @@ def verify(
     report = run(model, **place, tokens=tokens, say=lambda name: click.echo(f"… {name}", err=True))
     told = report.as_json()
     if session is not None and report.right:
-        told["task"] = _evaluated(session)
+        from loopcd.evaluation.progress import announced, showing_progress
+
+        with showing_progress(f"{session.task}, {session.model}") as progress:
+            told["task"] = session.evaluate(None, progress, announced).results.with_speeds()
     if as_json:
         click.echo(json.dumps(told))
     else:
         _print(told)
     context.exit(0 if report.right else 1)
-
-
-def _evaluated(session: Any) -> dict[str, Any]:
-    """Accuracies with intervals, and the paper's where it has this model and task."""
-    from loopcd.evaluation.progress import announced, showing_progress
-
-    with showing_progress(f"{session.task}, {session.model}") as progress:
-        return session.evaluate(None, progress, announced).results.with_speeds()
 
 
 def _print(told: dict[str, Any]) -> None:

@@ -166,15 +166,19 @@ def searched(
 
 
 def _traced(engine: LocalEngine, task: Task, item: Item, pair: Sequence[tuple[Method, Generation, bool]], name: str) -> Example:
-    notes = item.notes(task.name)
-    written = [Written.of(item.prompt, made, describe(method), correct=right, **notes) for method, made, right in pair]
-    traces = tuple(trace_pair(engine, written, [method for method, _, _ in pair]))
-    return Example(name, label(traces[0]), traces)
+    notes, methods, traces = item.notes(task.name), [method for method, _, _ in pair], list[LoopTrace]()
+    for method, made, right in pair:
+        written = Written.of(item.prompt, made, describe(method), correct=right, **notes)
+        traces += traces_by(engine, method, methods, [written])
+    return Example(name, label(traces[0]), tuple(traces))
 
 
-def trace_pair(engine: LocalEngine, written: Sequence[Written], methods: Sequence[Method]) -> Iterator[LoopTrace]:
-    """Traces of texts that stand side by side, all for the setting of the LoopCD among the methods."""
-    return trace_texts(engine.model, engine.tokenizer, written, **setting_of(engine, methods), num_loops=engine.num_loops)
+def traces_by(
+    engine: LocalEngine, method: Method, methods: Sequence[Method], written: Sequence[Written]
+) -> Iterator[LoopTrace]:
+    """Traces of what one of the methods wrote: for its own setting where it is a LoopCD, else for that of one beside it."""
+    setting = setting_of(engine, (method, *methods))
+    return trace_texts(engine.model, engine.tokenizer, written, **setting, num_loops=engine.num_loops)
 
 
 def setting_of(engine: LocalEngine, methods: Iterable[Method]) -> dict[str, Any]:

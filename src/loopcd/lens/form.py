@@ -66,7 +66,8 @@ def _fields(name: str, engine: LocalEngine) -> Iterator[Field]:
     own = asdict(preset(engine.model, loops))
     for field in _SHOWN:
         if field.name in settings(name):
-            value = own.get(field.name) or getattr(METHODS[name], field.name, None)
+            default = getattr(METHODS[name], field.name, None)
+            value = own.get(field.name) if default is None else default
             yield replace(field, value=value, high=loops - 1 if field.name.endswith("_loop") else field.high)
 
 

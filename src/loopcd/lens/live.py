@@ -30,10 +30,9 @@ def live_events(
     """
     if engine.tokenizer is None:
         raise ValueError(f"{engine.name} came without a tokenizer, so it cannot read a prompt")
-    setting = setting_of(engine, methods)
     options = {"max_new_tokens": max_new_tokens, "stop": stop, "num_loops": engine.num_loops}
     going = {
-        side: _side(engine, prompt, method, setting, _tokens(engine, prompt, method, options, interrupt))
+        side: _side(engine, prompt, method, methods, _tokens(engine, prompt, method, options, interrupt))
         for side, method in zip(("left", "right"), methods, strict=False)
     }
     yield from [{**next(events), "side": side} for side, events in going.items()]  # none is shown unless all can begin
@@ -48,12 +47,16 @@ def live_events(
 
 
 def _side(
-    engine: LocalEngine, prompt: str | Messages, method: Method, setting: dict[str, Any], written: Iterator[tuple[int, int]]
+    engine: LocalEngine,
+    prompt: str | Messages,
+    method: Method,
+    methods: Sequence[Method],
+    written: Iterator[tuple[int, int]],
 ) -> Events:
-    """One method at work, and a tracer that reads along."""
+    """One of the methods at work, and a tracer that reads along."""
     ids = prompt_ids(engine.tokenizer, prompt)
     shown = prompt if isinstance(prompt, str) else engine.tokenizer.decode(ids)  # as the template wrote it
-    options = {**setting, "num_loops": engine.num_loops, "method": describe(method)}
+    options = {**setting_of(engine, (method, *methods)), "num_loops": engine.num_loops, "method": describe(method)}
     tracer = LiveTracer(engine.model, engine.tokenizer, ids, **options)
     facts = {name: getattr(tracer.setting, name) for name in ("num_loops", "amateur_loop", "strength", "plausibility")}
     yield {"event": "start", "trace": {"prompt": shown, "method": tracer.method, **facts}}

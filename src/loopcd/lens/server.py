@@ -44,9 +44,7 @@ class Viewer:
     task: Task | None = None  # what a search looks at
     prompt: str = ""
     examples: list[Example] = field(default_factory=list)
-    given: dict[str, dict[str, Any]] = field(
-        default_factory=lambda: {"left": {"name": "greedy", "settings": {}}, "right": {"name": "loopcd", "settings": {}}}
-    )
+    settings: dict[str, Any] = field(default_factory=dict)  # of LoopCD, which stands beside greedy to begin with
     max_new_tokens: int = 112
     limit: int = 100  # examples taken of a file
     chat: bool = False  # a prompt is what a user says: it goes through the tokenizer's template
@@ -58,13 +56,14 @@ class Viewer:
         return max(LONGEST, self.max_new_tokens)
 
     def page_data(self) -> dict[str, Any]:
+        chosen = {"left": {"name": "greedy", "settings": {}}, "right": {"name": "loopcd", "settings": self.settings}}
         return {
             "title": f"{self.engine.name}, {self.engine.num_loops or self.engine.model.num_loops} loops",
             "served": {
                 "prompt": self.prompt,
                 "suggestion": self.task.items[0].prompt if self.task is not None else "",
                 "methods": form.offered(self.engine),
-                "chosen": self.given,
+                "chosen": chosen,
                 "searchable": self.task is not None,
                 "max_new_tokens": self.max_new_tokens,
                 "longest": self.longest,

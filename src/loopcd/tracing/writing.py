@@ -33,8 +33,8 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
     target = Path(path)
     _check_plain(target)
     partial = target.with_name(f".{target.name}.partial")
-    partial.unlink(missing_ok=True)  # left behind by a kill, or a link: itself, never what it points to
     try:
+        partial.unlink(missing_ok=True)  # left behind by a kill, or a link: itself, never what it points to
         file = os.fdopen(open_plain(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL), "w+b")
     except OSError as error:  # nobody asked for the partial file
         raise OSError(error.errno, error.strerror, str(target)) from error

@@ -5,8 +5,6 @@ runs the resumable `trainer` with an objective over the loops (`objectives`) and
 run's folder, `accuracy` and `curves` what it shows while it runs.
 """
 
-from __future__ import annotations
-
 import os
 from math import inf
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Answers of a model to the benchmark's problems, and which of them are right."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase

@@ -7,8 +7,6 @@ model/             the model and its tokenizer as transformers saves them
 snapshots/         the same after fewer tokens, where asked for
 """
 
-from __future__ import annotations
-
 import json
 import platform
 from collections.abc import Iterator
@@ -64,6 +62,17 @@ class RunFolder:
     def append_log(self, record: dict[str, Any]) -> None:
         writing.append(self.log_file, (json.dumps(record) + "\n").encode())
 
+    def cut_log(self, tokens: int) -> None:
+        """Forget what a run that was killed had logged after the state that is gone on from, and half a line at the end."""
+        if not self.log_file.exists():
+            return
+        kept = 0
+        for number, line in enumerate(writing.read_plain(self.log_file).splitlines(keepends=True), start=1):
+            if not line.endswith(b"\n") or _record(line, f"{self.log_file}, line {number}").get("tokens", 0) > tokens:
+                break
+            kept += len(line)
+        writing.cut(self.log_file, kept)
+
     def read_log(self) -> list[dict[str, Any]]:
         return read_records(self.log_file)
 
@@ -112,7 +121,7 @@ def _differences(record: dict[str, Any], has: Any, inside: str = "") -> Iterator
             yield inside + name, value, has[name]
 
 
-def _record(text: str, place: str) -> dict[str, Any]:
+def _record(text: str | bytes, place: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,7 +1,5 @@
 """The curves of a run as a picture: loss, and accuracy by loop on the tuning split, against tokens."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ An objective runs the stages itself, since the number of loops, the loops that a
 that are read out are what distinguishes one way of training a looped model from another.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import exp, log
 from random import Random

@@ -1,7 +1,5 @@
 """Muon, the two optimisers behind one rate, and the rate's schedule."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from math import cos, pi, sqrt

@@ -4,8 +4,6 @@ A recipe is a frozen value: with a seed it says everything about a run. A new on
 named in RECIPES.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any

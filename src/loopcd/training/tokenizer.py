@@ -4,8 +4,6 @@ A piece of text is a word, a digit or a sign, with the space before it. A piece 
 any other is written in bytes, so every text can be encoded and decodes to itself.
 """
 
-from __future__ import annotations
-
 from itertools import islice
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers

@@ -79,6 +79,7 @@ class Trainer:
             display.say(f"continuing at {self.position.tokens:,} tokens")
         elif self.folder.state_file.exists():
             raise ValueError(f"out {path} holds a run already: resume it (--resume), or choose another folder")
+        self.folder.cut_log(self.position.tokens)
         display.say(f"{self.recipe.tokens:,} tokens to read; it can be interrupted at any time, and resumed (--resume)")
         self.folder.write_run(record)
         self.model.train()

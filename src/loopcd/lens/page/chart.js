@@ -1,7 +1,7 @@
 // Margin and entropy of one token by loop: a line chart, and the same as a table.
 
 import { line } from "./colour.js";
-import { element, number, percent, shown } from "./text.js";
+import { element, number, percent, shown, table } from "./text.js";
 
 let chart = null;
 let marked = 0; // the amateur's loop
@@ -150,28 +150,11 @@ export function numbersTable(trace, token) {
     percent(Math.exp(token.logit[i] - token.logNorm[i]), 1),
     number(token.change[i], 3),
   ]);
-  return element(
-    "table",
-    { class: "numbers" },
-    element(
-      "thead",
-      {},
-      element(
-        "tr",
-        {},
-        head.map((text) => element("th", { scope: "col" }, text)),
-      ),
-    ),
-    element(
-      "tbody",
-      {},
-      rows.map((row) =>
-        element(
-          "tr",
-          {},
-          row.map((cell, i) => element(i ? "td" : "th", { scope: i ? null : "row" }, cell)),
-        ),
-      ),
-    ),
+  const heads = head.map((text) => element("th", { scope: "col" }, text));
+  const cells = (row) => row.map((cell, i) => element(i ? "td" : "th", { scope: i ? null : "row" }, cell));
+  return table(
+    "numbers",
+    heads,
+    rows.map((row) => element("tr", {}, cells(row))),
   );
 }

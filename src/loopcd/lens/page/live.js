@@ -69,35 +69,28 @@ function drawMethods(methods, chosen) {
   }
 }
 
-function drawSetting(side, { name, title, type, value, low, high, step, options }, values) {
-  const given = values[name] ?? value;
-  const field = options
-    ? element(
-        "select",
-        {},
-        options.map((each) => element("option", { value: each, selected: each === given }, each)),
-      )
-    : element("input", {
-        type: type === "text" ? "text" : "number",
-        value: given ?? "",
-        min: low,
-        max: high,
-        step: step ?? "any",
-        placeholder: value === null ? "off" : null,
-      });
-  field.dataset.setting = name;
-  field.dataset.type = type;
-  field.id = `${side}-${name}`;
+function drawSetting(side, { name, title, type, value, low, high, step }, values) {
+  const field = element("input", {
+    id: `${side}-${name}`,
+    data: { setting: name },
+    type,
+    value: values[name] ?? value ?? "",
+    min: low,
+    max: high,
+    step: step ?? "any",
+    placeholder: value === null ? "off" : null,
+  });
   return element("label", {}, element("span", {}, title), field);
 }
 
+/** The method on a side with its settings; null where there is none. */
 function chosenMethod(side) {
+  const name = at(`method-${side}`).value;
   const settings = {};
   for (const field of at(`methods-${side}`).querySelectorAll("[data-setting]")) {
-    if (field.value !== "")
-      settings[field.dataset.setting] = field.dataset.type === "number" ? Number(field.value) : field.value;
+    if (field.value !== "") settings[field.dataset.setting] = field.type === "number" ? Number(field.value) : field.value;
   }
-  return { name: at(`method-${side}`).value, settings };
+  return name ? { name, settings } : null;
 }
 
 // Generating
@@ -106,7 +99,7 @@ async function generate() {
   const request = {
     prompt: at("run-prompt").value,
     left: chosenMethod("left"),
-    right: chosenMethod("right").name ? chosenMethod("right") : null,
+    right: chosenMethod("right"),
     max_new_tokens: Number(at("max-tokens").value),
   };
   const sides = {};
@@ -168,7 +161,7 @@ async function search() {
   let found = 0;
   await follow(
     "api/search",
-    { left: chosenMethod("left"), right: chosenMethod("right").name ? chosenMethod("right") : null },
+    { left: chosenMethod("left"), right: chosenMethod("right") },
     "Looking for problems on which the methods differ …",
     (event) => {
       if (event.event === "progress")

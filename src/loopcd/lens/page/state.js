@@ -36,7 +36,14 @@ export function current() {
   return token ? { side, position, trace, token } : null;
 }
 
-const METHODS = { greedy: "Greedy", loopcd: "LoopCD", noisecd: "NoiseCD", mti: "MTI", selfeval: "SelfEval" };
+const METHODS = {
+  greedy: "Greedy",
+  loopcd: "LoopCD",
+  loopguidance: "LoopGuidance",
+  noisecd: "NoiseCD",
+  mti: "MTI",
+  selfeval: "SelfEval",
+};
 
 /** What the page calls a trace's method, which is noted as in `LoopCD(strength=0.2)` or `loopcd:strength=0.2`. */
 export function methodName(trace) {

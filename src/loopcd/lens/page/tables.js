@@ -1,7 +1,7 @@
 // Two pictures of one token that are tables: candidates by loop as a heat map, and the plausible set with its scores as bars.
 
 import { line, probabilityColours } from "./colour.js";
-import { chip, element, number, percent } from "./text.js";
+import { chip, element, number, percent, table } from "./text.js";
 
 const MOST_ROWS = 10;
 const SMALLEST = 0.005; // a candidate that no loop finds this probable is not shown
@@ -19,13 +19,8 @@ export function heatMap(trace, token, amateurLoop) {
     .slice(0, MOST_ROWS);
   const written = token.loops <= 16; // room for numbers in the cells
   const colour = probabilityColours();
-  const head = element(
-    "tr",
-    {},
-    element("th", { scope: "col", class: "corner" }, "token"),
-    loops.map((loop) =>
-      element("th", { scope: "col", class: loop === amateurLoop ? "amateur" : null }, loopHead(loop, token.loops)),
-    ),
+  const head = loops.map((loop) =>
+    element("th", { scope: "col", class: loop === amateurLoop ? "amateur" : null }, loopHead(loop, token.loops)),
   );
   const body = ranked.map(({ id, shares }) =>
     element(
@@ -35,8 +30,10 @@ export function heatMap(trace, token, amateurLoop) {
       shares.map((share, i) => heatCell(share, leaders[i] === id, written, loops[i] === amateurLoop, colour)),
     ),
   );
-  return element("table", { class: written ? "heat" : "heat narrow" }, element("thead", {}, head), element("tbody", {}, body));
+  return table(written ? "heat" : "heat narrow", [corner(), head], body);
 }
+
+const corner = () => element("th", { scope: "col", class: "corner" }, "token");
 
 const loopHead = (loop, loops) =>
   loops <= 16 || loop === 1 || loop % 4 === 0 ? String(loop) : element("span", { class: "sr" }, String(loop));
@@ -113,12 +110,7 @@ export function plausibleSet(trace, token, { amateurLoop, strength }) {
   ];
   const order = ids.map((_, k) => k).slice(0, MOST_PLAUSIBLE);
   if (!order.includes(chosen)) order.push(chosen);
-  const head = element(
-    "tr",
-    {},
-    element("th", { scope: "col", class: "corner" }, "token"),
-    columns.map((column) => element("th", { scope: "col", style: { color: line(column.hue) } }, column.name)),
-  );
+  const head = columns.map((column) => element("th", { scope: "col", style: { color: line(column.hue) } }, column.name));
   const body = order.map((k) =>
     element(
       "tr",
@@ -127,7 +119,7 @@ export function plausibleSet(trace, token, { amateurLoop, strength }) {
       columns.map((column) => barCell(column, k)),
     ),
   );
-  return element("table", { class: "bars" }, element("thead", {}, head), element("tbody", {}, body));
+  return table("bars", [corner(), head], body);
 }
 
 function barCell({ hue, log, share, wins }, k) {

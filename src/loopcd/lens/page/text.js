@@ -54,6 +54,11 @@ export function element(name, options = {}, ...children) {
   return made;
 }
 
+/** A table of a row of heads and rows of cells. */
+export function table(kind, heads, rows) {
+  return element("table", { class: kind }, element("thead", {}, element("tr", {}, heads)), element("tbody", {}, rows));
+}
+
 /** A text of a model or a file, isolated, with its marks. */
 export function isolated(text, options = {}) {
   const made = element("bdi", options);

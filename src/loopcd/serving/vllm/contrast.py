@@ -123,10 +123,8 @@ def lazily(logits: Tensor, plan: StepPlan, amateurs: Amateurs) -> None:
     if count > MANY:
         densely(logits, plan, amateurs)
         return
-    tops, found = (
-        best.flatten().tolist(),
-        dict[int, list[int]](),
-    )  # by its place in the plan, a row's plausible tokens, ascending
+    tops = best.flatten().tolist()
+    found: dict[int, list[int]] = {}  # by its place in the plan, a row's plausible tokens, ascending
     for at, token in (divmod(each, allowed.shape[1]) for each in np.flatnonzero(allowed.numpy()).tolist()):
         if tops[at] > rules.IMPOSSIBLE:
             found.setdefault(at, []).append(token)

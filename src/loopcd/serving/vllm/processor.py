@@ -35,9 +35,8 @@ class LoopCDProcessor(RowProcessor, SlotProcessor):
         self._vllm_config = vllm_config
         self.asked: dict[int, Asked] = {}  # by row (V1) or by slot (V2)
         self._last = _is_last(vllm_config.model_config)
-        self._planned: tuple[Sequence[int], StepPlan | None, StepPlan | None] | None = (
-            None  # each row's owner, and both methods' rows
-        )
+        # each row's owner, and both methods' rows
+        self._planned: tuple[Sequence[int], StepPlan | None, StepPlan | None] | None = None
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
