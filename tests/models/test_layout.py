@@ -226,10 +226,30 @@ def test_timing_is_kept_for_the_process(monkeypatch: pytest.MonkeyPatch) -> None
     layout.timed.cache_clear()
 
 
-def test_built_in_models_are_too_small_to_be_timed() -> None:
+def test_built_in_models_are_too_small_to_be_timed_with_few_rows() -> None:
     layout.timed.cache_clear()
     loopcd.load("tiny-ouro", device="cpu")
     assert layout.timed.cache_info().misses == 0
+
+
+@pytest.mark.parametrize(("onednn", "wanted"), [(0.5, Layout(many=by_onednn)), (0.8, Layout())])
+def test_small_weights_change_hands_only_for_many_rows_and_a_clear_gain(
+    monkeypatch: pytest.MonkeyPatch, onednn: float, wanted: Layout
+) -> None:
+    monkeypatch.setattr(layout, "_raced", lambda *_: {by_torch: 1.0, by_onednn: onednn})
+    monkeypatch.setattr(layout, "TINY", 1)
+    layout.timed_small.cache_clear()
+    model = tiny_ouro()
+    lay_out(model)
+    layout.timed_small.cache_clear()
+    head: Any = model.lm_head
+    assert getattr(head, "layout", Layout()) == wanted
+    asked: list[int] = []
+    monkeypatch.setattr(Layout, "product", lambda self, x, weight, bias=None: asked.append(len(x)) or F.linear(x, weight, bias))
+    x = torch.randn(layout.MANY, 32)
+    assert_close(head(x), F.linear(x, head.weight))
+    assert_close(head(x[:-1]), F.linear(x[:-1], head.weight))
+    assert asked == ([layout.MANY] if wanted.many is by_onednn else [])
 
 
 @pytest.mark.parametrize("product", [by_onednn, by_numpy])

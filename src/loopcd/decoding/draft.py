@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -68,10 +69,18 @@ class SelfDraft:
             )
         return (self.loops,)
 
-    def agreement(self, model: LoopedModel, num_loops: int, loops: int) -> "Agreement | None":
+    def agreement(self, model: LoopedModel, num_loops: int, loops: int, batch: int = 1) -> "Agreement | None":
         """What the rule has learned of drafts by so many loops; None where nobody asked it, or it has not seen enough."""
-        known = None if self.loops is not None else _known(model).get((num_loops, self.candidates(num_loops)))
+        known = None if self.loops is not None else self._learned(model, num_loops, batch)
         return None if known is None else known[self.candidates(num_loops).index(loops)]
+
+    def _learned(self, model: LoopedModel, num_loops: int, batch: int) -> "list[Agreement] | None":
+        """Of each candidate. Batches begin with what a single text taught, and learn by themselves: rows leave as their texts
+        end, so that most rows of many are at a beginning, where drafts are wrong more often."""
+        known, alone = _known(model), (num_loops, self.candidates(num_loops))
+        if alone not in known or alike(batch) == 1:
+            return known.get(alone)
+        return known.setdefault((*alone, alike(batch)), [replace(each) for each in known[alone]])
 
     def plan(self, model: LoopedModel, num_loops: int, batch: int = 1, waves: bool | None = False) -> "DraftPlan | None":
         """The loops and the length for this model; None while the rule has not seen enough to choose.
@@ -81,7 +90,7 @@ class SelfDraft:
         candidates = self.candidates(num_loops)
         if self.loops is not None:
             return DraftPlan.wave_of(self.loops, num_loops) if waves else DraftPlan(self.loops, self.length or FIXED)
-        agreement = _known(model).get((num_loops, candidates))
+        agreement = self._learned(model, num_loops, batch)
         if agreement is None:
             return None
         lengths = range(2, LONGEST + 1) if self.length is None else (self.length,)
@@ -203,10 +212,10 @@ class Agreement:
             setattr(self, name, share + (found - share) / self.seen)
 
 
-_agreements: "WeakKeyDictionary[LoopedModel, dict[tuple[int, tuple[int, ...]], list[Agreement]]]" = WeakKeyDictionary()
+_agreements: "WeakKeyDictionary[LoopedModel, dict[tuple[Any, ...], list[Agreement]]]" = WeakKeyDictionary()
 
 
-def _known(model: LoopedModel) -> dict[tuple[int, tuple[int, ...]], list[Agreement]]:
+def _known(model: LoopedModel) -> dict[tuple[Any, ...], list[Agreement]]:
     return _agreements.setdefault(model, {})
 
 

@@ -1,7 +1,9 @@
 """What a pass over several tokens costs on this machine, as a multiple of one over one: timed where it can be, else assumed."""
 
+import itertools
 import time
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -12,7 +14,7 @@ from loopcd.models.slots import Slot
 from loopcd.models.stages import LoopedModel
 
 TIMED = (1, 2, 4, 8)  # tokens; costs between them are interpolated; of two, a product may cost as much as of four
-TRIES = 3
+TRIES, LEAST = 3, 0.03  # at least so many tries, and of short ones as many as take so many seconds
 CONTEXT = 64  # columns that the timed passes see
 TICK = 300  # small operators that take the host as long as what it does beside a tick's loop, as once measured
 
@@ -66,12 +68,20 @@ def loop_seconds(model: LoopedModel, rows: int) -> float | None:
     known, rows = _loops.setdefault(model, {}), alike(rows)
     if rows not in known:
         state, least = model.begin(torch.zeros(rows, 1, dtype=torch.long), _OneSlot()), float("inf")
-        for _ in range(TRIES):
+        for _ in _tries():
             begun = time.thread_time()
             model.advance(state)
             least = min(least, time.thread_time() - begun)
         known[rows] = least
     return known[rows]
+
+
+def _tries() -> Iterator[int]:
+    begun = time.thread_time()
+    for tried in itertools.count():
+        if tried >= TRIES and time.thread_time() - begun > LEAST:
+            return
+        yield tried
 
 
 class _OneSlot(LoopCache):
@@ -90,7 +100,7 @@ def _measure(model: LoopedModel, batch: int) -> PassCosts:
     cache.batch, cache.length = batch, int(lengths.max())
     ids = torch.zeros(batch, TIMED[-1], dtype=torch.long)
     least, small = [float("inf")] * (len(TIMED) + 3), torch.zeros(1)
-    for _ in range(TRIES):  # in turn, so that what disturbs does not fall on one of them
+    for _ in _tries():  # in turn, so that what disturbs does not fall on one of them
         spent, around = list[float](), list[float]()
         for tokens in TIMED:
             cache.crop_rows(lengths)

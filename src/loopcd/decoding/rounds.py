@@ -110,8 +110,8 @@ class Rounds:
         self.gave = 1.0  # tokens that the last pass or round gave a row that goes on
         self.report = DraftReport(0, 0)
         self.sure = False  # whether rounds end with the first draft that is not sure
-        self.sures: list[bool] = []  # which drafts of the round were
-        self.learned: Agreement | None = None  # what is known of drafts, of a single text by rule
+        self.sures: list[bool] = []  # which drafts of the round were, of a single text by rule
+        self.learned: Agreement | None = None  # what is known of drafts by rule
         self.pace: RoundPace | None = None  # None while there is no plan
         self.probe: Probe | None = None
         if reader.num_loops > 1 or draft.loops is not None:
@@ -125,8 +125,7 @@ class Rounds:
         if plan is not None:
             self.report.loops, self.report.length, self.sure = plan.loops, plan.length, plan.sure
             self.pace = pace_of(model, num_loops, plan, batch)
-            alone = batch == 1 and model.device.type == "cpu"
-            self.learned = self.draft.agreement(model, num_loops, plan.loops) if alone else None
+            self.learned = self.draft.agreement(model, num_loops, plan.loops, batch)
 
     def next(self) -> int:
         """Tokens of the next round, 1 where nothing is to be drafted."""
@@ -230,7 +229,7 @@ class Rounds:
         """[batch], the next tokens as the model names them if it is stopped here; of a single text also whether it is sure."""
         model = self.reader.model
         logits = model.head(model.readout(state, last=True)[:, -1])
-        if self.learned is None:
+        if self.learned is None or len(self.going) > 1 or not logits.is_cpu:
             return logits.argmax(dim=-1)
         chance, token = wide(logits).softmax(dim=-1).max(dim=-1)
         self.sures.append(float(chance) >= SURE)
@@ -304,7 +303,7 @@ class Rounds:
                 self.going[row] = not self.stopper.add(row, chosen[row])
                 taking[row] = self.going[row] and index + 1 < length and chosen[row] == drafts[index][row]
                 if self.learned is not None and index + 1 < length:
-                    self.learned.add(chosen[row] == drafts[index][row], self.sures[index])
+                    self.learned.add(chosen[row] == drafts[index][row], self.sures[index] if self.sures else True)
                 self.report.accepted += taking[row]
 
     def _told(self, reading: Reading, scores: Scores, plain: bool) -> tuple[list[list[int]] | None, list[list[int]] | None]:

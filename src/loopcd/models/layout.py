@@ -26,13 +26,15 @@ from loopcd.models.memory import keep_freed
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # of x [..., inputs], weight [outputs, inputs] and bias
 
-SMALLEST = 2**18  # elements; below, a product costs little more than its call
+SMALLEST = 2**18  # elements; below, a product of a few rows costs little more than its call
+TINY = 2**13  # elements; below, any product does
 TWO, FEW, SEVERAL, MANY = 2, 4, 8, 32  # from so many rows on, up to the next, a product is chosen of its own
 MIDDLE, PROMPT = 16, 96  # rows that are timed for several and for many; for the others the first
 UNPACKED = 2**19  # multiplications in a part of numpy's product
 CLEAR, STEADY = 0.93, 0.98  # of the time: what is nearer may be noise; of many rows, which do not wait for memory, less is
 SCRATCH = 3 * 2**24  # bytes that timing takes: more than a processor's cache, unless all weights together are less
 PATIENCE, TRIES = 0.02, 64  # seconds, and turns, for products that are timed by turns
+SURE = 0.75  # of the time, for small weights: who multiplies them should not hang on a moment, as the last bits of logits do
 BEATEN = 1.25  # times the least: a product that took so long needs no further turn
 
 
@@ -108,8 +110,14 @@ class LaidOutLinear(nn.Linear):
     """A linear layer whose product is chosen by the number of rows; all else is nn.Linear's."""
 
     layout: Layout
+    usual: (
+        int  # an input of fewer elements is multiplied as nn.Linear does it: looking at its rows takes longer than it may save
+    )
 
     def forward(self, input: Tensor) -> Tensor:
+        own = self._parameters  # found sooner than attributes, which are all that copies of DataParallel have
+        if input.numel() < self.usual and (weight := own.get("weight")) is not None:
+            return F.linear(input, weight, own["bias"])
         return self.layout.product(input, self.weight, self.bias)
 
 
@@ -189,9 +197,11 @@ def lay_out(model: Any) -> None:
     onednn = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     scratch = min(SCRATCH, sum(linear.weight.nbytes for groups in kinds.values() for group in groups for linear in group))
     for (outputs, inputs, dtype, fixed), groups in kinds.items():
-        layout = PLAIN
-        if onednn and outputs * inputs >= SMALLEST and dtype in (torch.float32, torch.bfloat16):
+        layout, size = PLAIN, outputs * inputs
+        if onednn and size >= SMALLEST and dtype in (torch.float32, torch.bfloat16):
             layout = timed(outputs, inputs, dtype, fixed, torch.get_num_threads(), scratch)
+        elif onednn and size >= TINY and dtype == torch.float32:
+            layout = timed_small(outputs, inputs, torch.get_num_threads(), scratch)
         for group in groups:
             _apply(group, layout)
 
@@ -217,6 +227,7 @@ def _apply(group: list[nn.Linear], layout: Layout) -> None:
         if layout != Layout(layout.columns):
             first.__class__ = LaidOutLinear
             first.layout = layout  # pyright: ignore
+            first.usual = MANY * first.in_features if layout == Layout(layout.columns, many=layout.many) else 0  # pyright: ignore
         return
     sizes, inputs, dtype = [linear.out_features for linear in group], first.in_features, first.weight.dtype
     whole = torch.empty(inputs, sum(sizes), dtype=dtype).t() if layout.columns else torch.empty(sum(sizes), inputs, dtype=dtype)
@@ -255,6 +266,16 @@ def timed(outputs: int, inputs: int, dtype: torch.dtype, fixed: bool, threads: i
     columns = not fixed and cost[True] < CLEAR * cost[False]
     two, several, many = (best(columns, rows)[1] for rows in (TWO, MIDDLE, PROMPT))
     return Layout(columns, one[columns][1], two, few[columns][1], several, many)
+
+
+@lru_cache(maxsize=256)
+@torch.inference_mode()
+def timed_small(outputs: int, inputs: int, threads: int, scratch: int) -> Layout:
+    """The layout for a shape so small that only with many rows it matters who multiplies: some processors' torch takes twice as
+    long as oneDNN."""
+    memory = torch.full((max(1, scratch // (4 * outputs * inputs)), outputs, inputs), 0.01)
+    seconds = _raced([by_torch, by_onednn], torch.full((1, PROMPT, inputs), 0.01), list(memory))
+    return Layout(many=by_onednn) if seconds[by_onednn] < SURE * seconds[by_torch] else PLAIN
 
 
 def _raced(products: Sequence[Product], x: Tensor, weights: list[Tensor]) -> dict[Product, float]:
