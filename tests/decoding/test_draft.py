@@ -265,6 +265,20 @@ def test_the_rule_learns_from_the_first_tokens(tokenizer):
     assert 1 <= first.loops <= model.num_loops // 2
 
 
+def test_batches_learn_by_themselves():
+    """Their rounds are not those of single texts: what one is taught, the other does not hear."""
+    model, drafting = sharp(MAKERS["ouro"](), scale=4.0), loopcd.SelfDraft(fallback=False)
+    _known(model)[4, drafting.candidates(4)] = [Agreement(0.9, 0.8, 0.79) for _ in drafting.candidates(4)]
+    ids = torch.randint(0, 250, (3, 6), generator=torch.Generator().manual_seed(0))
+    made = model.generate(
+        ids, custom_generate=loopcd.Greedy(draft=drafting), max_new_tokens=30, do_sample=False, return_dict_in_generate=True
+    )
+    alone, together = (drafting.agreement(model, 4, made.drafts.loops, rows) for rows in (1, 3))
+    assert alone == Agreement(0.9, 0.8, 0.79)
+    assert together is not None and together.seen > WEIGHT and together.right != 0.9
+    assert drafting.agreement(model, 4, made.drafts.loops, 2) == alone  # which begins with that, too
+
+
 def test_drafting_keeps_nothing_beside_the_plain_cache(model):
     ids = torch.randint(0, 250, (3, 6), generator=torch.Generator().manual_seed(0))
     sizes = []

@@ -217,4 +217,6 @@ def test_loops_are_timed_once_for_like_numbers_of_rows(advances: Any) -> None:
     model = MAKERS["ouro"]()
     seen = advances(model)
     first = loop_seconds(model, 5)
-    assert first is not None and first > 0 and loop_seconds(model, 8) == first and set(seen) == {8} and len(seen) == TRIES
+    assert first is not None and first > 0 and set(seen) == {8} and len(seen) >= TRIES
+    seen.clear()
+    assert loop_seconds(model, 8) == first and not seen

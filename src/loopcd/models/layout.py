@@ -110,9 +110,7 @@ class LaidOutLinear(nn.Linear):
     """A linear layer whose product is chosen by the number of rows; all else is nn.Linear's."""
 
     layout: Layout
-    usual: (
-        int  # an input of fewer elements is multiplied as nn.Linear does it: looking at its rows takes longer than it may save
-    )
+    usual: int  # an input of fewer elements is multiplied as nn.Linear does it, without a look at its rows
 
     def forward(self, input: Tensor) -> Tensor:
         own = self._parameters  # found sooner than attributes, which are all that copies of DataParallel have
