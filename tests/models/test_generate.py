@@ -1,5 +1,6 @@
 """transformers' own `generate` on the looped models: every way of decoding it offers, with and without the cache."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -82,12 +83,12 @@ def test_a_cache_goes_on_where_the_last_call_ended(model: LoopedModel) -> None:
 METHODS = {"none": None, "greedy": Greedy(), "loopcd": LoopCD(1, 0.5), "draft": Greedy(draft=SelfDraft(1, 3))}
 
 
-@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-@pytest.mark.parametrize("chunk", [None, 2])
-def test_a_second_turn_of_a_batch(own_model: LoopedModel, method: Any, chunk: int | None) -> None:
+# not transformers' own loop in chunks: older releases hand these a mask that begins at the first column
+@pytest.mark.parametrize(("name", "chunk"), [("none", None), *product(list(METHODS)[1:], (None, 2))])
+def test_a_second_turn_of_a_batch(own_model: LoopedModel, name: str, chunk: int | None) -> None:
     """A row that ended in the first turn was filled up behind its end, which the second turn's mask hides."""
     rows, more = texts(4, 7), random_ids(2, 5, seed=9)
-    options: dict[str, Any] = {**GREEDY, "custom_generate": method, "prefill_chunk_size": chunk}
+    options: dict[str, Any] = {**GREEDY, "custom_generate": METHODS[name], "prefill_chunk_size": chunk}
     end = int(own_model.generate(rows[0][None], **options)[0, 6])
 
     def turns(ids: torch.Tensor, mask: torch.Tensor, more: torch.Tensor) -> torch.Tensor:

@@ -248,17 +248,9 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
         behind its end.
         """
         batch, time, _ = embeddings.shape
-        told = None if attention_mask is None else attention_mask.bool()
-        if told is not None:
-            shapes = list(dict.fromkeys([(batch, time), (batch, time + (0 if cache is None else cache.length))]))
-            if told.shape not in shapes:
-                allowed = " or ".join(str(list(shape)) for shape in shapes)
-                raise ValueError(
-                    f"attention_mask has shape {tuple(told.shape)}: for {batch} rows of {time} tokens it is {allowed}"
-                    f"{', with what the cache holds' if len(shapes) > 1 else ''}"
-                )
-            if not torch.compiler.is_compiling() and bool(told.all()):
-                told = None  # nothing is padding
+        told = None
+        if attention_mask is not None:
+            told = _padding(attention_mask, batch, time, 0 if cache is None else cache.length)
         if cache is None:
             span, valid = Span(batch, 0, time), told
         else:
@@ -408,6 +400,22 @@ class LoopedModel(CheckedModel, LoopedGenerationMixin):
             past_key_values=past_key_values,
             hidden_states=tuple(latents) if output_hidden_states else None,  # pyright: ignore[reportArgumentType]
         )
+
+
+def _padding(attention_mask: Tensor, batch: int, time: int, held: int) -> Tensor | None:
+    """[batch, time], or with what a cache holds [batch, held + time], False for padding; None where nothing is padding."""
+    told = attention_mask.bool()
+    fits = told.ndim == 2 and told.shape[0] == batch and told.shape[1] >= time
+    if fits and not torch.compiler.is_compiling() and bool(told.all()):
+        return None  # however many tokens it speaks of
+    shapes = list(dict.fromkeys([(batch, time), (batch, held + time)]))
+    if told.shape not in shapes:
+        allowed = " or ".join(str(list(shape)) for shape in shapes)
+        raise ValueError(
+            f"attention_mask has shape {tuple(told.shape)}: for {batch} rows of {time} tokens it is {allowed}"
+            f"{', with what the cache holds' if held else ''}"
+        )
+    return told
 
 
 def positions_of(span: Span, valid: Tensor | None, device: torch.device) -> Tensor:
