@@ -154,23 +154,50 @@ say(ctypes.CDLL(None).socket(2, 1, 0))
 
 def test_a_pair_of_sockets_reaches_no_other(way: Way) -> None:
     """One of a pair can send to any socket that has a name, as the system's log has: Landlock does not keep it from that."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log, tempfile.TemporaryDirectory() as folder:
+    kinds, reached = (socket.SOCK_DGRAM, socket.SOCK_STREAM), tempfile.TemporaryDirectory()
+    with socket.socket(socket.AF_UNIX, kinds[0]) as log, socket.socket(socket.AF_UNIX, kinds[1]) as server, reached as folder:
         Path(folder).chmod(0o755)
-        log.bind(f"{folder}/log")
-        Path(f"{folder}/log").chmod(0o666)
-        log.settimeout(0)
+        for name, each in (("log", log), ("server", server)):
+            each.bind(f"{folder}/{name}")
+            Path(f"{folder}/{name}").chmod(0o666)
+            each.settimeout(0)
+        server.listen()
         source = f"""
 import socket
-for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+def tried(reach):
     try:
-        socket.socketpair(socket.AF_UNIX, kind)[0].sendto(b"from inside", {folder!r} + "/log")
-        say("sent")
+        reach()
     except OSError:
-        say("refused")
+        return "refused"
+    return "reached"
+for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK):
+    try:
+        one, other = socket.socketpair(socket.AF_UNIX, kind)
+    except OSError:
+        say("no pair")
+        continue
+    other.close()
+    for name in ("log", "server"):
+        say(tried(lambda: one.sendto(b"from inside", {folder!r} + "/" + name)))
+        say(tried(lambda: one.connect({folder!r} + "/" + name)))
 """
-        assert way.run(source)["said"] == "refused\n" * 2
+        assert way.run(source)["said"] == "refused\n" * 4 + "no pair\n" * 3
         with pytest.raises(BlockingIOError):
             log.recv(99)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+def test_programs_may_wait_for_themselves(way: Way) -> None:
+    """asyncio wakes itself through a pair of streams."""
+    source = """
+import asyncio
+async def later(value):
+    await asyncio.sleep(0.01)
+    return value
+say(asyncio.run(later("woken")))
+"""
+    assert way.run(source)["said"] == "woken\n"
 
 
 def test_killing_its_parent_and_everybody(way: Way) -> None:

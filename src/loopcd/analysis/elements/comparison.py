@@ -193,7 +193,7 @@ def _worth(lab: Laboratory, made: dict[str, Outcome], speeds: dict[str, Estimate
 
 # -- speed beside greedy
 #
-# Methods are run by themselves here, taking turns batch by batch, so that they share what the machine does. Outcome for other
+# Methods are run by themselves here, taking turns batch by batch, so that they share what the machine does. Answers for other
 # elements may have been made at any time, and their timings are not comparable. `loopcd bench` measures more thoroughly.
 
 

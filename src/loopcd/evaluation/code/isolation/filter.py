@@ -10,17 +10,17 @@ from dataclasses import dataclass
 
 from . import kernel
 
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # places in what the filter is shown
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24  # places in what the filter is shown
 _X32 = 0x40000000  # the second set of numbers that x86-64 has
 _NEW_NAMESPACE = 0x7E020000  # any CLONE_NEW… flag but CLONE_NEWTIME, whose bit means something else to clone
+_UNIX, _STREAM, _KIND = 1, 1, 0xF  # a family of sockets, a kind of them, and the bits that say the kind
 _SET_SECCOMP, _MODE_FILTER = 22, 2
 
 # What is refused, with its number on x86-64 and on arm64. io_uring could open a socket without the call of that name.
 REFUSED = {
     "socket": (41, 198),
-    "socketpair": (53, 199),  # one of a pair can send to whatever socket has a name
     "unshare": (272, 97),
     "setns": (308, 268),
     "mount": (165, 40),
@@ -66,12 +66,13 @@ class Machine:
 
     audit: int  # the kernel's name for it
     clone: int
+    socketpair: int
     refused: tuple[int, ...]
 
 
 MACHINES = {
-    "x86_64": Machine(0xC000003E, 56, tuple(numbers[0] for numbers in REFUSED.values())),
-    "aarch64": Machine(0xC00000B7, 220, tuple(numbers[1] for numbers in REFUSED.values())),
+    "x86_64": Machine(0xC000003E, 56, 53, tuple(numbers[0] for numbers in REFUSED.values())),
+    "aarch64": Machine(0xC00000B7, 220, 199, tuple(numbers[1] for numbers in REFUSED.values())),
 }
 
 
@@ -112,5 +113,8 @@ def _instructions(machine: Machine) -> list[tuple[int, int, int, int]]:
     ]
     for number in machine.refused:
         code += [(_EQUAL, 0, 1, number), refuse]
+    # one of a pair could send to whatever socket has a name; not so of a pair of streams, which asyncio needs
+    code += [(_EQUAL, 0, 7, machine.socketpair), (_LOAD, 0, 0, _FIRST_ARGUMENT), (_EQUAL, 0, 3, _UNIX)]
+    code += [(_LOAD, 0, 0, _SECOND_ARGUMENT), (_AND, 0, 0, _KIND), (_EQUAL, 1, 0, _STREAM), refuse, (_RETURN, 0, 0, _ALLOW)]
     code += [(_EQUAL, 0, 3, machine.clone), (_LOAD, 0, 0, _FIRST_ARGUMENT), (_ANY_BIT, 0, 1, _NEW_NAMESPACE), refuse]
     return [*code, (_RETURN, 0, 0, _ALLOW)]
